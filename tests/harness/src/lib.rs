@@ -1,0 +1,37 @@
+//! Starts real API servers, hosts and plugins for tests and for the demo, and takes them down again.
+//!
+//! Everything here is the real thing: processes, sockets, files. Nothing listens on a fixed port, and every
+//! process started dies with the value that stands for it, also when the test panics or is killed itself.
+//!
+//! A test makes a [`Workspace`] first; it outlives all else and keeps the logs if the test fails.
+
+mod api_server;
+mod audit;
+mod binaries;
+mod clock;
+mod eventually;
+mod host;
+mod https;
+mod manifests;
+mod node_stand_in;
+mod objects;
+mod plugin;
+mod process;
+mod tcp_proxy;
+mod watcher;
+mod workspace;
+
+pub use api_server::{ApiServer, HOST_USER, User};
+pub use audit::AuditedRequest;
+pub use binaries::{repository_root, resolve as resolve_binary};
+pub use eventually::eventually;
+pub use host::{Host, HostOptions, LeaseTiming, SecurePort};
+pub use https::{Response, get};
+pub use manifests::apply_manifests;
+pub use node_stand_in::NodeStandIn;
+pub use objects::{UNINITIALIZED_TAINT, node, port, service_lb};
+pub use plugin::{LocalOptions, PluginProcess};
+pub use process::{Process, Signal};
+pub use tcp_proxy::{Address, Mode, TcpProxy};
+pub use watcher::{Change, Watcher};
+pub use workspace::{Workspace, scenario};
