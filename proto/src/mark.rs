@@ -30,3 +30,6 @@ fn base32(bytes: &[u8]) -> String {
     let encoding: &Encoding = &BASE32_NOPAD;
     encoding.encode(bytes).to_ascii_lowercase()
 }
+
+#[cfg(test)]
+mod tests;

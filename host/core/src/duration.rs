@@ -157,8 +157,9 @@ mod tests {
         }
 
         #[test]
-        fn no_text_panics(text in "[-+]?[0-9.hmsnu \u{b5}]{0,40}") {
-            let _ = parse(&text);
+        fn every_text_is_refused_or_within_go_s_range(text in "[-+]?[0-9.hmsnu \u{b5}]{0,40}") {
+            let nanos = parse(&text).map_or(0, |span| span.as_nanos());
+            prop_assert!(nanos <= LONGEST);
         }
     }
 }

@@ -791,8 +791,11 @@ pub struct Features {
     pub without_node_ports: bool,
     #[prost(bool, tag = "10")]
     pub requested_addresses: bool,
+    /// Honours DELETE_POLICY_KEEP_ADDRESS; without it the host never sends that policy.
+    #[prost(bool, tag = "11")]
+    pub keep_address: bool,
 }
-/// Bounds the host keeps. Unset: SPEC.md section 6.
+/// Bounds the host keeps. Unset: the default of SPEC.md section 11.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Limits {
     #[prost(uint32, optional, tag = "1")]
@@ -807,6 +810,12 @@ pub struct Limits {
     pub max_targets_per_load_balancer: ::core::option::Option<u32>,
     #[prost(uint32, optional, tag = "6")]
     pub max_routes: ::core::option::Option<u32>,
+    /// Items of one UpdateTargets, queries of one GetLoadBalancers.
+    #[prost(uint32, optional, tag = "7")]
+    pub max_batch_load_balancers: ::core::option::Option<u32>,
+    /// Operations of one ApplyRoutes, resources of one DeleteOwnedResources.
+    #[prost(uint32, optional, tag = "8")]
+    pub max_batch_operations: ::core::option::Option<u32>,
 }
 /// An annotation or label key that the plugin reads; a key ending in "/" or "*" stands for all with that prefix.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1258,6 +1267,9 @@ pub struct Instance {
     /// Changes whenever the instance does, where the cloud has such a thing.
     #[prost(string, tag = "12")]
     pub revision: ::prost::alloc::string::String,
+    /// When the cloud made the instance, where it says.
+    #[prost(message, optional, tag = "13")]
+    pub created_at: ::core::option::Option<::prost_types::Timestamp>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListInstancesRequest {
@@ -1700,6 +1712,9 @@ pub struct UpdateTargetsResult {
     /// There is no load balancer to update.
     #[prost(message, optional, tag = "6")]
     pub absent: ::core::option::Option<AbsenceProof>,
+    /// What this call made beside targets, for instance a pool in a zone that had none.
+    #[prost(message, repeated, tag = "7")]
+    pub created: ::prost::alloc::vec::Vec<Resource>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct GetLoadBalancersRequest {

@@ -57,15 +57,25 @@ impl Timing {
             return Err(TimingError::LeaseNotWholeSeconds(lease_duration));
         }
         if lease_duration <= renew_deadline {
-            return Err(TimingError::LeaseNotAboveRenewDeadline { lease_duration, renew_deadline });
+            return Err(TimingError::LeaseNotAboveRenewDeadline {
+                lease_duration,
+                renew_deadline,
+            });
         }
         if retry_period.is_zero() {
             return Err(TimingError::RetryPeriodZero);
         }
         if renew_deadline <= retry_period.saturating_mul(6) / 5 {
-            return Err(TimingError::RenewDeadlineNotAboveRetries { renew_deadline, retry_period });
+            return Err(TimingError::RenewDeadlineNotAboveRetries {
+                renew_deadline,
+                retry_period,
+            });
         }
-        Ok(Self { lease_duration, renew_deadline, retry_period })
+        Ok(Self {
+            lease_duration,
+            renew_deadline,
+            retry_period,
+        })
     }
 
     /// How long a record counts after its last change.

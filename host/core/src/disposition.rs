@@ -1,0 +1,253 @@
+//! What a plugin's error means for what the host does next: the table of `SPEC.md` section 3 as one function.
+//!
+//! An unattributed error (no reason: some library or proxy made it up) is transient and says nothing about the
+//! cloud. No disposition ever permits a conclusion from a failure; it only says when and how to ask again.
+
+use std::time::Duration;
+
+use crate::cloud::{Certainty, Failure, Reason};
+use crate::outcome::Next;
+
+/// What kind of call failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CallKind {
+    /// It changes nothing in the cloud.
+    Read,
+    /// It may have changed something.
+    Write,
+}
+
+/// What a failure means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Disposition {
+    /// When and how to try again.
+    pub again: Again,
+    /// The cloud may have been changed: the next step is a read, never a blind create.
+    pub look_first: bool,
+    /// A person can do something about it: it deserves an Event on the object.
+    pub event: bool,
+    /// What the failure counts against.
+    pub against: Against,
+}
+
+/// When and how to try again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Again {
+    /// With growing pauses for this object.
+    Backoff(Pace),
+    /// When the object changes; without a change after this time, if any.
+    OnChange(Option<Duration>),
+    /// With growing pauses, or at once after we deleted something of the kind.
+    OnCapacity(Pace),
+    /// At once, with the node set in full.
+    ResendNodeSet,
+    /// At once, in two halves.
+    Halve,
+    /// At once, the list from its start.
+    StartOver,
+    /// When the plugin has had its `Lead`, if this host still leads.
+    WhenLed,
+    /// When there is a session again.
+    WhenConnected,
+    /// Never in this term: the host gave the call up.
+    Stop,
+    /// Not before the whole plugin's pause is over.
+    PausePlugin(Pace),
+    /// Nothing of this plugin changes until it reports well; ask for its status this often.
+    Freeze(Duration),
+}
+
+/// What a failure counts against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Against {
+    /// Nothing: it is a turn of the work, not a failure.
+    Nothing,
+    /// The one object it is about.
+    Object,
+    /// The breaker of the plugin's capability.
+    Breaker,
+    /// The plugin's soundness: five within ten minutes make it degraded.
+    Soundness,
+    /// The plugin's keeping of the protocol: three make it be left alone.
+    Protocol,
+}
+
+/// Growing pauses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pace {
+    /// The first pause.
+    pub first: Duration,
+    /// The longest.
+    pub cap: Duration,
+    /// What the plugin asked for, clamped: no pause is shorter.
+    pub at_least: Duration,
+}
+
+impl Pace {
+    /// The pause after `failures` earlier failures in a row, `jitter` from -1 to 1 moving it by up to a fifth.
+    pub fn pause(self, failures: u32, jitter: f64) -> Duration {
+        let doubled = self
+            .first
+            .saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX));
+        doubled
+            .min(self.cap)
+            .mul_f64(jitter.clamp(-1.0, 1.0).mul_add(0.2, 1.0))
+            .max(self.at_least)
+    }
+
+    /// What every pause is at least, where the queue's own pauses start at a second.
+    fn floor(self) -> Duration {
+        if self.first > ORDINARY.0 {
+            self.first.max(self.at_least)
+        } else {
+            self.at_least
+        }
+    }
+}
+
+/// Longest wait that a plugin's retry information can ask for.
+pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(15 * 60);
+/// Recheck where only a change, or a person, can help.
+pub const SLOW: Duration = Duration::from_secs(5 * 60);
+/// Recheck of a resource that carries somebody else's mark.
+const FOREIGN: Duration = Duration::from_secs(10 * 60);
+/// How often a frozen plugin is asked for its status.
+const FROZEN: Duration = Duration::from_secs(30);
+
+/// First pause and cap.
+type Ladder = (Duration, Duration);
+const ORDINARY: Ladder = (Duration::from_secs(1), Duration::from_secs(5 * 60));
+const BUSY: Ladder = (Duration::from_secs(1), Duration::from_secs(5));
+const PERMISSION: Ladder = (Duration::from_secs(60), Duration::from_secs(15 * 60));
+const QUOTA: Ladder = (Duration::from_secs(5 * 60), Duration::from_secs(30 * 60));
+
+/// What `failure` of a call of this kind means.
+pub fn classify(failure: &Failure, call: CallKind) -> Disposition {
+    let write = call == CallKind::Write;
+    let (again, against) = row(failure, call);
+    Disposition {
+        again,
+        look_first: write
+            && (failure.certainty != Certainty::NotApplied || outcome_is_unknown(failure.reason)),
+        event: write && deserves_notice(failure),
+        against,
+    }
+}
+
+/// When a pass that met `failure` comes back for its object.
+///
+/// What the plugin runtime cures itself (a set that is resent, a batch that is halved) is a plain back-off here.
+pub fn after_failure(failure: &Failure, call: CallKind) -> Next {
+    match classify(failure, call).again {
+        Again::Backoff(pace) if (pace.first, pace.cap) == BUSY => Next::After(pace.pause(1, 0.0)),
+        Again::Backoff(pace) | Again::OnCapacity(pace) | Again::PausePlugin(pace) => {
+            Next::Backoff(pace.floor())
+        }
+        Again::OnChange(None) | Again::Stop => Next::AwaitChange,
+        Again::OnChange(Some(recheck)) => Next::After(recheck),
+        Again::Freeze(every) => Next::After(every),
+        Again::ResendNodeSet | Again::Halve | Again::StartOver | Again::WhenLed | Again::WhenConnected => {
+            Next::Backoff(Duration::ZERO)
+        }
+    }
+}
+
+/// Whether people should read of `failure` at the object that met it.
+pub fn deserves_notice(failure: &Failure) -> bool {
+    failure.reason.is_some_and(deserves_event)
+}
+
+fn row(failure: &Failure, call: CallKind) -> (Again, Against) {
+    let pace = |(first, cap): Ladder| Pace {
+        first,
+        cap,
+        at_least: at_least(failure),
+    };
+    let backoff = |ladder| Again::Backoff(pace(ladder));
+    let Some(reason) = failure.reason else {
+        return (backoff(ORDINARY), Against::Breaker);
+    };
+    match reason {
+        Reason::InvalidSpec | Reason::BadPageToken => (
+            Again::OnChange((call == CallKind::Write).then_some(SLOW)),
+            Against::Object,
+        ),
+        Reason::BatchTooLarge | Reason::MessageTooLarge => (Again::Halve, Against::Object),
+        Reason::NotConfigured | Reason::InUse | Reason::Protected | Reason::ReferencedObjectMissing => {
+            (Again::OnChange(Some(SLOW)), Against::Object)
+        }
+        Reason::ForeignOwner => (Again::OnChange(Some(FOREIGN)), Against::Object),
+        Reason::NotLeading => (Again::WhenLed, Against::Nothing),
+        Reason::NodeSetUnknown => match call {
+            CallKind::Read => (Again::OnChange(Some(SLOW)), Against::Object),
+            CallKind::Write => (Again::ResendNodeSet, Against::Nothing),
+        },
+        Reason::OperationInProgress | Reason::Conflict => (backoff(BUSY), Against::Nothing),
+        Reason::PermissionMissing => (backoff(PERMISSION), Against::Object),
+        Reason::CredentialsInvalid | Reason::CredentialsExpired => (Again::Freeze(FROZEN), Against::Nothing),
+        Reason::RateLimited => (Again::PausePlugin(pace(ORDINARY)), Against::Nothing),
+        Reason::QuotaExceeded | Reason::LimitReached => (Again::OnCapacity(pace(QUOTA)), Against::Object),
+        Reason::CloudUnavailable | Reason::Draining | Reason::DeadlineExceeded => {
+            (backoff(ORDINARY), Against::Breaker)
+        }
+        Reason::ProviderError => (backoff(ORDINARY), Against::Object),
+        Reason::PluginBug | Reason::Panic => (backoff(ORDINARY), Against::Soundness),
+        Reason::SnapshotExpired => (Again::StartOver, Against::Nothing),
+        Reason::Unimplemented | Reason::ProtocolViolation => (backoff(ORDINARY), Against::Protocol),
+        Reason::Cancelled => (Again::Stop, Against::Nothing),
+        Reason::Disconnected => (Again::WhenConnected, Against::Breaker),
+    }
+}
+
+/// The wait that the plugin asked for, within reason.
+fn at_least(failure: &Failure) -> Duration {
+    failure.retry_after.unwrap_or_default().min(RETRY_AFTER_MAX)
+}
+
+/// Whether a write that failed so may have been applied, whatever certainty came with it.
+const fn outcome_is_unknown(reason: Option<Reason>) -> bool {
+    matches!(
+        reason,
+        None | Some(Reason::DeadlineExceeded | Reason::PluginBug | Reason::Panic)
+    )
+}
+
+/// Whether a person who looks at the object can do something about it. What concerns the whole plugin is told
+/// once, with the plugin, and not on each of its objects.
+const fn deserves_event(reason: Reason) -> bool {
+    match reason {
+        Reason::InvalidSpec
+        | Reason::ForeignOwner
+        | Reason::InUse
+        | Reason::Protected
+        | Reason::ReferencedObjectMissing
+        | Reason::PermissionMissing
+        | Reason::QuotaExceeded
+        | Reason::LimitReached
+        | Reason::ProviderError => true,
+        Reason::BatchTooLarge
+        | Reason::BadPageToken
+        | Reason::NotConfigured
+        | Reason::NotLeading
+        | Reason::NodeSetUnknown
+        | Reason::OperationInProgress
+        | Reason::Conflict
+        | Reason::CredentialsInvalid
+        | Reason::CredentialsExpired
+        | Reason::RateLimited
+        | Reason::MessageTooLarge
+        | Reason::CloudUnavailable
+        | Reason::Draining
+        | Reason::PluginBug
+        | Reason::Panic
+        | Reason::SnapshotExpired
+        | Reason::Unimplemented
+        | Reason::DeadlineExceeded
+        | Reason::Cancelled
+        | Reason::ProtocolViolation
+        | Reason::Disconnected => false,
+    }
+}
+
+#[cfg(test)]
+mod tests;

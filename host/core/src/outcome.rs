@@ -1,0 +1,232 @@
+//! What a pass comes to, whatever the controller.
+
+use std::time::Duration;
+
+use crate::cloud::{Failure, Reason};
+use crate::disposition::{Again, CallKind, classify};
+
+/// When a key is to be looked at again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// When something about it changes.
+    AwaitChange,
+    /// After this time, or when something changes.
+    After(Duration),
+    /// With growing pauses, each at least this long.
+    Backoff(Duration),
+}
+
+/// Something to tell people: an Event on the object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    /// Whether it is a warning.
+    pub severity: Severity,
+    /// CamelCase; upstream's where upstream has one.
+    pub reason: &'static str,
+    /// What happened, and what to do.
+    pub note: String,
+}
+
+/// An Event's type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// As intended.
+    Normal,
+    /// Somebody should look.
+    Warning,
+}
+
+impl Notice {
+    /// Tells that something went as intended.
+    pub fn normal(reason: &'static str, note: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Normal,
+            reason,
+            note: note.into(),
+        }
+    }
+
+    /// Tells that somebody should look.
+    pub fn warning(reason: &'static str, note: impl Into<String>) -> Self {
+        Self {
+            severity: Severity::Warning,
+            reason,
+            note: note.into(),
+        }
+    }
+}
+
+/// Remembers what was last told about an object, so that nothing is told twice in a row.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Told(Vec<Notice>);
+
+impl Told {
+    /// Those of `notices` that are news: one that repeats the last with its reason is not, until [`Told::clear`].
+    pub fn news(&mut self, notices: Vec<Notice>) -> Vec<Notice> {
+        let mut news = Vec::new();
+        for notice in notices {
+            if self.0.contains(&notice) {
+                continue;
+            }
+            self.0.retain(|told| told.reason != notice.reason);
+            self.0.push(notice.clone());
+            news.push(notice);
+        }
+        news
+    }
+
+    /// Everything is well again: whatever comes next is news.
+    pub fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Why the API server did not take a write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WriteFailure {
+    /// Somebody else wrote first (409).
+    Conflict,
+    /// The object is gone (404).
+    Gone,
+    /// Another object has its name now (422 whose cause is `metadata.uid`).
+    AnotherObject,
+    /// The API server refuses the value (422).
+    Invalid {
+        /// The field it names.
+        field: String,
+        /// What it says.
+        message: String,
+    },
+    /// A right is missing (403).
+    Forbidden {
+        /// What it says.
+        message: String,
+    },
+    /// It did not answer, or not in time, or asked to be left alone.
+    Unavailable {
+        /// What happened.
+        message: String,
+        /// How long it asked to be left alone.
+        retry_after: Option<Duration>,
+    },
+    /// This process may not write now: it does not lead, or is about to stop.
+    NotLeading,
+}
+
+/// What a write that failed means for the pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AfterWrite {
+    /// Read the object from the API server and decide again from the start.
+    Reread,
+    /// Come back later.
+    Rest {
+        /// What to tell people.
+        notices: Vec<Notice>,
+        /// When to come back.
+        next: Next,
+    },
+}
+
+/// What a failed write of `what` (for people, as "its addresses") means.
+pub fn after_write(failure: &WriteFailure, reason: &'static str, what: &str) -> AfterWrite {
+    let (notices, floor) = match failure {
+        WriteFailure::Conflict | WriteFailure::Gone | WriteFailure::AnotherObject => {
+            return AfterWrite::Reread;
+        }
+        WriteFailure::NotLeading => {
+            return AfterWrite::Rest {
+                notices: Vec::new(),
+                next: Next::AwaitChange,
+            };
+        }
+        WriteFailure::Invalid { field, message } => {
+            let note = format!("The API server refuses {what}, field {field}: {message}");
+            (vec![Notice::warning(reason, note)], SLOW)
+        }
+        WriteFailure::Forbidden { message } => {
+            let note =
+                format!("The host may not write {what}: {message}. Grant the right, see deploy/manifests");
+            (vec![Notice::warning(reason, note)], Duration::ZERO)
+        }
+        WriteFailure::Unavailable { retry_after, .. } => (Vec::new(), retry_after.unwrap_or_default()),
+    };
+    AfterWrite::Rest {
+        notices,
+        next: Next::Backoff(floor),
+    }
+}
+
+/// Pause where only a person, or a change of the object, can help.
+pub const SLOW: Duration = Duration::from_secs(300);
+
+/// When to come back after a call of this kind failed.
+pub fn after_failure(failure: &Failure, call: CallKind) -> Next {
+    match classify(failure, call).again {
+        Again::Backoff(pace) | Again::OnCapacity(pace) | Again::PausePlugin(pace) => {
+            let first = if pace.first > SHORT {
+                pace.first
+            } else {
+                Duration::ZERO
+            };
+            Next::Backoff(pace.at_least.max(first))
+        }
+        Again::OnChange(Some(pause)) => Next::After(pause),
+        Again::Freeze(pause) => Next::Backoff(pause),
+        Again::OnChange(None) | Again::Stop => Next::AwaitChange,
+        // A new session, or a new term, brings the key back sooner.
+        Again::ResendNodeSet | Again::Halve | Again::StartOver | Again::WhenLed | Again::WhenConnected => {
+            Next::Backoff(Duration::ZERO)
+        }
+    }
+}
+
+/// First pauses up to this are those that the queue makes anyway.
+const SHORT: Duration = Duration::from_secs(1);
+
+/// Whether people should hear of a failure where they look at the object. What only says that the host and the
+/// plugin are between two sessions, terms or slices is not for them.
+pub const fn deserves_notice(failure: &Failure) -> bool {
+    !matches!(
+        failure.reason,
+        Some(
+            Reason::NotLeading
+                | Reason::NodeSetUnknown
+                | Reason::OperationInProgress
+                | Reason::Conflict
+                | Reason::Draining
+                | Reason::Cancelled
+                | Reason::Disconnected
+                | Reason::SnapshotExpired
+        )
+    )
+}
+
+/// What to tell people about a failure: its message, never empty.
+pub fn message_of(failure: &Failure) -> &str {
+    if failure.message.is_empty() {
+        "the plugin gave no reason"
+    } else {
+        &failure.message
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Notice, Told};
+
+    #[test]
+    fn nothing_is_told_twice_in_a_row_until_all_is_well() {
+        let mut told = Told::default();
+        let quota = || vec![Notice::warning("SyncLoadBalancerFailed", "quota")];
+        assert_eq!(told.news(quota()).len(), 1);
+        assert_eq!(told.news(quota()).len(), 0);
+        assert_eq!(
+            told.news(vec![Notice::warning("SyncLoadBalancerFailed", "other")])
+                .len(),
+            1
+        );
+        assert_eq!(told.news(quota()).len(), 1, "back again is news");
+        told.clear();
+        assert_eq!(told.news(quota()).len(), 1);
+    }
+}

@@ -1,0 +1,152 @@
+//! What each result of a step means.
+
+use std::time::Duration;
+
+use rstest::rstest;
+
+use super::{Case, deleting, ingress};
+use crate::cloud::{
+    AbsenceProof, Certainty, Deleted, Ensured, Failure, Freshness, Outcome, Reason, Resource, TargetsAnswer,
+};
+use crate::fixtures::{description, service};
+use crate::outcome::{Next, SLOW, WriteFailure};
+use crate::service::plan::{Conclusion, Performed, Standing, Step, Then, conclude};
+
+fn failure(reason: Option<Reason>) -> Failure {
+    Failure { reason, certainty: Certainty::Unknown, message: "quota of 5 reached".to_owned(), retry_after: None }
+}
+
+fn ensured(outcome: Outcome) -> Ensured {
+    Ensured {
+        outcome,
+        spec_digest: service("s").spec.digest(&description()).as_str().to_owned(),
+        ingress: Some(ingress("127.0.10.1")),
+        resources: Vec::new(),
+        target_problems: Vec::new(),
+        port_problems: Vec::new(),
+        failure: None,
+    }
+}
+
+fn in_progress(retry_after: Option<u64>) -> Outcome {
+    Outcome::InProgress { progress: "waiting for an address".to_owned(), retry_after: retry_after.map(Duration::from_secs) }
+}
+
+fn concluded(case: &Case, performed: Performed) -> Conclusion {
+    let step = case.plan().step;
+    case.observed(|observed| conclude(observed, &step, performed))
+}
+
+fn reasons(conclusion: &Conclusion) -> Vec<&'static str> {
+    conclusion.notices.iter().map(|notice| notice.reason).collect()
+}
+
+#[rstest]
+#[case::done(Ok(ensured(Outcome::Done)), Then::Again, &["EnsuredLoadBalancer"], false)]
+#[case::in_progress(Ok(ensured(in_progress(None))), Then::Rest(Next::After(Duration::from_secs(2))), &["EnsuringLoadBalancer"], true)]
+#[case::in_progress_for_ever(Ok(ensured(in_progress(Some(9999)))), Then::Rest(Next::After(SLOW)), &["EnsuringLoadBalancer"], true)]
+#[case::elsewhere(Ok(ensured(Outcome::Elsewhere)), Then::Again, &[], false)]
+#[case::blocked(Ok(ensured(Outcome::Blocked(failure(None)))), Then::Rest(Next::Backoff(SLOW)), &["SyncLoadBalancerFailed"], true)]
+#[case::provider_error(Err(failure(Some(Reason::ProviderError))), Then::Rest(Next::Backoff(Duration::ZERO)), &["SyncLoadBalancerFailed"], true)]
+#[case::unattributed(Err(failure(None)), Then::Rest(Next::Backoff(Duration::ZERO)), &["SyncLoadBalancerFailed"], true)]
+#[case::lb_quota(Err(failure(Some(Reason::QuotaExceeded))), Then::Rest(Next::Backoff(SLOW)), &["SyncLoadBalancerFailed"], true)]
+#[case::nil_status(Err(failure(Some(Reason::ProtocolViolation))), Then::Rest(Next::Backoff(Duration::ZERO)), &["SyncLoadBalancerFailed"], true)]
+#[case::invalid_spec(Err(failure(Some(Reason::InvalidSpec))), Then::Rest(Next::After(SLOW)), &["SyncLoadBalancerFailed"], true)]
+#[case::plugin_died(Err(failure(Some(Reason::Disconnected))), Then::Rest(Next::Backoff(Duration::ZERO)), &[], true)]
+#[case::lost_leadership(Err(failure(Some(Reason::Cancelled))), Then::Rest(Next::AwaitChange), &[], true)]
+fn an_ensure_that_came_to(
+    #[case] result: Result<Ensured, Failure>,
+    #[case] then: Then,
+    #[case] told: &[&str],
+    #[case] intent_open: bool,
+) {
+    let conclusion = concluded(&Case::new(), Performed::Ensured(result.map(Box::new)));
+    assert_eq!((conclusion.then, reasons(&conclusion).as_slice()), (then, told));
+    let memory = conclusion.memory.unwrap();
+    assert_eq!(memory.open.is_some(), intent_open);
+    assert!(memory.sent.is_some(), "from now on something may stand in the cloud");
+}
+
+#[test]
+fn an_answer_about_an_older_spec_concludes_nothing() {
+    let answer = Ensured { spec_digest: "older".to_owned(), ..ensured(Outcome::Done) };
+    let memory = concluded(&Case::new(), Performed::Ensured(Ok(Box::new(answer)))).memory.unwrap();
+    assert_eq!((memory.standing, memory.open.is_some()), (Standing::Unknown, true));
+}
+
+#[test]
+fn a_takeover_that_changed_nothing_tells_nobody() {
+    let case = Case::new().with(|service| service.ingress = ingress("127.0.10.1"));
+    let conclusion = concluded(&case, Performed::Ensured(Ok(Box::new(ensured(Outcome::Done)))));
+    assert!(conclusion.notices.is_empty());
+}
+
+#[test]
+fn the_same_failure_is_told_once() {
+    let mut case = Case::new();
+    let quota = || Performed::Ensured(Err(failure(Some(Reason::QuotaExceeded))));
+    let first = concluded(&case, quota());
+    assert_eq!(reasons(&first), ["SyncLoadBalancerFailed"]);
+    case.memory = first.memory.unwrap();
+    assert!(concluded(&case, quota()).notices.is_empty());
+}
+
+fn deleted(outcome: Outcome, remaining: usize) -> Performed {
+    let resource = |n: usize| Resource {
+        id: format!("r{n}"),
+        kind: "sg".to_owned(),
+        class: 7,
+        role: String::new(),
+        mark: None,
+        origin: 1,
+        revision: String::new(),
+    };
+    Performed::Deleted(Ok(Deleted { outcome, remaining: (0..remaining).map(resource).collect() }))
+}
+
+#[rstest]
+#[case::done(deleted(Outcome::Done, 0), Then::Again, true)]
+#[case::sg_leak_is_not_done(deleted(Outcome::Done, 1), Then::Rest(Next::Backoff(Duration::ZERO)), false)]
+#[case::in_progress(deleted(in_progress(Some(7)), 1), Then::Rest(Next::After(Duration::from_secs(7))), false)]
+#[case::protected(deleted(Outcome::Protected(failure(None)), 1), Then::Rest(Next::Backoff(SLOW)), false)]
+#[case::failed(Performed::Deleted(Err(failure(Some(Reason::CloudUnavailable)))), Then::Rest(Next::Backoff(Duration::ZERO)), false)]
+fn a_delete_that_came_to(#[case] performed: Performed, #[case] then: Then, #[case] nothing_left: bool) {
+    let conclusion = concluded(&Case::in_sync().with(deleting), performed);
+    assert_eq!(conclusion.then, then);
+    let memory = conclusion.memory.unwrap();
+    assert_eq!(memory.standing == Standing::Nothing, nothing_left);
+    assert!(memory.remembers(), "what is not gone is not forgotten");
+}
+
+#[test]
+fn targets_of_a_vanished_load_balancer_mean_making_it_anew() {
+    let mut case = Case::in_sync();
+    case.targets = crate::service::targets::select(&[], &description());
+    let proof = AbsenceProof { complete: true, scopes: Vec::new(), freshness: Freshness::Direct };
+    let conclusion = concluded(&case, Performed::Updated(Ok(TargetsAnswer::Absent(proof))));
+    assert_eq!(conclusion.then, Then::Again);
+    case.memory = conclusion.memory.unwrap();
+    assert!(matches!(case.plan().step, Step::Ensure { .. }));
+}
+
+#[test]
+fn a_target_update_that_failed_keeps_the_old_targets_on_record() {
+    let mut case = Case::in_sync();
+    let before = case.memory.standing.clone();
+    case.targets = crate::service::targets::select(&[], &description());
+    let conclusion = concluded(&case, Performed::Updated(Err(failure(Some(Reason::ProviderError)))));
+    assert_eq!(reasons(&conclusion), ["UpdateLoadBalancerFailed"]);
+    assert_eq!(conclusion.memory.unwrap().standing, before);
+}
+
+#[rstest]
+#[case::conflict_status_is_read_again(WriteFailure::Conflict, Then::Reread)]
+#[case::gone(WriteFailure::Gone, Then::Reread)]
+#[case::away(WriteFailure::Unavailable { message: String::new(), retry_after: None }, Then::Rest(Next::Backoff(Duration::ZERO)))]
+#[case::rbac_status(WriteFailure::Forbidden { message: "no".to_owned() }, Then::Rest(Next::Backoff(Duration::ZERO)))]
+fn a_status_write_that_failed(#[case] failure: WriteFailure, #[case] then: Then) {
+    let case = Case::in_sync().with(|service| service.ingress.clear());
+    let conclusion = concluded(&case, Performed::Wrote(Err(failure)));
+    assert_eq!(conclusion.then, then);
+    assert_eq!(conclusion.memory.unwrap().standing, case.memory.standing);
+}
