@@ -23,7 +23,7 @@ NODE = {
     "addresses": [ADDRESS],
     "zone": "string",
 }
-NODE_SET = {"nodes": [NODE]}
+NODES = [NODE]
 PORT = {
     "name": "string",
     "protocol": "integer",
@@ -101,7 +101,7 @@ def keep(entries, declared):
 def node_set(vector):
     nodes = sorted(vector["nodes"], key=lambda node: (node["name"].encode(), node["uid"].encode()))
     nodes = [dict(node, labels=keep(node.get("labels", {}), vector["label_keys"])) for node in nodes]
-    return canonical(NODE_SET, {"nodes": nodes})
+    return canonical(NODES, nodes)
 
 
 def spec(vector):

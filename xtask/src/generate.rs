@@ -12,6 +12,24 @@ use crate::say;
 /// The protocol's package folder, below `proto/`.
 const PACKAGE: &str = "bulkhead/cloudprovider/v1";
 
+/// The descriptor set that later versions of the protocol are compared with, below `proto/`.
+pub(crate) const BASELINE: &str = "baseline.binpb";
+
+/// Writes the baseline from the `.proto` files as they are: without comments, which break nothing.
+pub(crate) fn baseline(root: &Path) -> Result<()> {
+    let proto = root.join("proto");
+    let mut compiler = protox::Compiler::new([&proto]).context("open the folder of the .proto files")?;
+    compiler
+        .include_imports(true)
+        .open_files(sources(&proto)?)
+        .context("parse the .proto files")?;
+    let path = proto.join(BASELINE);
+    fs::write(&path, compiler.encode_file_descriptor_set())
+        .with_context(|| format!("write {}", path.display()))?;
+    say(format!("wrote {}", path.display()));
+    Ok(())
+}
+
 /// Writes the generated files, or with `check` only compares them.
 pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
     let proto = root.join("proto");
@@ -46,10 +64,14 @@ fn sources(proto: &Path) -> Result<Vec<PathBuf>> {
 fn settle(fresh: &Path, committed: &Path, check: bool) -> Result<()> {
     let wanted = fs::read(fresh).with_context(|| format!("read {}", fresh.display()))?;
     if fs::read(committed).is_ok_and(|present| present == wanted) {
+        say(format!("    {} is up to date", committed.display()));
         return Ok(());
     }
     if check {
-        bail!("{} is not what its sources generate: run `cargo xtask gen` and commit the result", committed.display());
+        bail!(
+            "{} is not what its sources generate: run `cargo xtask gen` and commit the result",
+            committed.display()
+        );
     }
     if let Some(folder) = committed.parent() {
         fs::create_dir_all(folder)?;

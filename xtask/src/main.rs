@@ -1,12 +1,24 @@
 //! `cargo xtask`: the project's own commands. Everything they need beyond Rust, Go, Python and a C compiler they
-//! install themselves.
+//! install themselves, below `target/tools`.
 
+mod check;
+mod clock;
+mod cluster;
+mod command;
+mod demo;
 mod generate;
+mod golang;
+mod protocol;
+mod shell;
+mod steps;
+mod tools;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use crate::steps::Step;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "The project's own commands")]
@@ -17,17 +29,55 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Show Bulkhead at work: a real API server, a load balancer, a plugin killed in front of your eyes
+    Demo {
+        /// Leave everything running, and print how to use kubectl with it
+        #[arg(long)]
+        keep: bool,
+    },
+    /// Run all checks and tests, cheap ones first
+    Test {
+        /// Run this step only; repeat it for several
+        #[arg(long, value_name = "STEP", value_enum)]
+        only: Vec<Step>,
+        /// Print the steps and what each does
+        #[arg(long)]
+        list: bool,
+    },
     /// Regenerate committed generated files
     Gen {
         /// Change nothing; fail if a generated file differs from what would be generated
         #[arg(long)]
         check: bool,
+        /// Take the protocol as it is now for the baseline of `cargo xtask proto`
+        #[arg(long, conflicts_with = "check")]
+        baseline: bool,
     },
+    /// Check the tree: purity of the core, orphan files, machine paths, lints, binaries
+    Check,
+    /// Check the protocol: lint, breaking changes since the baseline, test vectors
+    Proto,
+    /// Build the control plane for tests, if its sources changed
+    Cluster,
 }
 
 fn main() -> ExitCode {
+    let root = root();
     let result = match Arguments::parse().command {
-        Command::Gen { check } => generate::run(&root(), check),
+        Command::Demo { keep } => demo::run(&root, keep),
+        Command::Test { list: true, .. } => {
+            steps::list();
+            Ok(())
+        }
+        Command::Test { only, list: false } => steps::run(&root, &only),
+        Command::Gen { baseline: true, .. } => generate::baseline(&root),
+        Command::Gen {
+            check,
+            baseline: false,
+        } => generate::run(&root, check),
+        Command::Check => check::run(&root),
+        Command::Proto => protocol::run(&root),
+        Command::Cluster => cluster::build(&root),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -40,11 +90,16 @@ fn main() -> ExitCode {
 
 /// The workspace's folder.
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(PathBuf::new, Path::to_path_buf)
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .map_or_else(PathBuf::new, Path::to_path_buf)
 }
 
 /// Prints one line for the person who runs the command.
-#[expect(clippy::print_stderr, reason = "this is a command-line tool: people read what it prints")]
+#[expect(
+    clippy::print_stderr,
+    reason = "this is a command-line tool: people read what it prints"
+)]
 fn say(line: impl AsRef<str>) {
     eprintln!("{}", line.as_ref());
 }

@@ -168,7 +168,7 @@ fn row(failure: &Failure, call: CallKind) -> (Again, Against) {
         return (backoff(ORDINARY), Against::Breaker);
     };
     match reason {
-        Reason::InvalidSpec | Reason::BadPageToken => (
+        Reason::InvalidSpec => (
             Again::OnChange((call == CallKind::Write).then_some(SLOW)),
             Against::Object,
         ),
@@ -187,12 +187,11 @@ fn row(failure: &Failure, call: CallKind) -> (Again, Against) {
         Reason::CredentialsInvalid | Reason::CredentialsExpired => (Again::Freeze(FROZEN), Against::Nothing),
         Reason::RateLimited => (Again::PausePlugin(pace(ORDINARY)), Against::Nothing),
         Reason::QuotaExceeded | Reason::LimitReached => (Again::OnCapacity(pace(QUOTA)), Against::Object),
-        Reason::CloudUnavailable | Reason::Draining | Reason::DeadlineExceeded => {
-            (backoff(ORDINARY), Against::Breaker)
-        }
+        Reason::CloudUnavailable | Reason::DeadlineExceeded => (backoff(ORDINARY), Against::Breaker),
+        Reason::Draining => (Again::WhenConnected, Against::Nothing),
         Reason::ProviderError => (backoff(ORDINARY), Against::Object),
         Reason::PluginBug | Reason::Panic => (backoff(ORDINARY), Against::Soundness),
-        Reason::SnapshotExpired => (Again::StartOver, Against::Nothing),
+        Reason::BadPageToken | Reason::SnapshotExpired => (Again::StartOver, Against::Nothing),
         Reason::Unimplemented | Reason::ProtocolViolation => (backoff(ORDINARY), Against::Protocol),
         Reason::Cancelled => (Again::Stop, Against::Nothing),
         Reason::Disconnected => (Again::WhenConnected, Against::Breaker),
@@ -217,6 +216,7 @@ const fn outcome_is_unknown(reason: Option<Reason>) -> bool {
 const fn deserves_event(reason: Reason) -> bool {
     match reason {
         Reason::InvalidSpec
+        | Reason::NotConfigured
         | Reason::ForeignOwner
         | Reason::InUse
         | Reason::Protected
@@ -227,7 +227,6 @@ const fn deserves_event(reason: Reason) -> bool {
         | Reason::ProviderError => true,
         Reason::BatchTooLarge
         | Reason::BadPageToken
-        | Reason::NotConfigured
         | Reason::NotLeading
         | Reason::NodeSetUnknown
         | Reason::OperationInProgress

@@ -43,6 +43,15 @@ pub enum Protocol {
     Udp,
 }
 
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tcp => "TCP",
+            Self::Udp => "UDP",
+        })
+    }
+}
+
 /// What a listener listens on, within its load balancer's address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Listen {
@@ -87,21 +96,44 @@ pub struct Balancer {
     pub targets: Targets,
     /// Networks that clients may come from; everybody if empty.
     pub sources: BTreeSet<Cidr>,
+    /// Who serves, if nodes say so themselves. None: a node serves that accepts connections.
+    pub health_check: Option<HealthCheck>,
+}
+
+/// Where nodes say over HTTP whether they serve: kube-proxy's answer for Services whose traffic stays
+/// on the node that it came to.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct HealthCheck {
+    /// The node port to ask.
+    pub node_port: NonZeroU16,
+    /// The path, from the slash on.
+    pub path: String,
 }
 
 impl Balancer {
     /// The addresses behind one listener, each once.
     pub fn endpoints(&self, node_port: NonZeroU16) -> BTreeSet<SocketAddr> {
-        self.targets.values().map(|address| SocketAddr::new(*address, node_port.get())).collect()
+        self.targets
+            .values()
+            .map(|address| SocketAddr::new(*address, node_port.get()))
+            .collect()
     }
 
-    /// The node port whose TCP answers tell the health of `listen`'s targets: its own for TCP, that
-    /// of the lowest TCP port for UDP (datagrams cannot be asked). None: taken as healthy.
+    /// The node port whose answers tell the health of `listen`'s targets: that of the health check if
+    /// there is one, else its own for TCP, and that of the lowest TCP port for UDP (datagrams cannot be
+    /// asked). None: taken as healthy.
     pub fn health_port(&self, listen: Listen) -> Option<NonZeroU16> {
+        if let Some(check) = &self.health_check {
+            return Some(check.node_port);
+        }
         match listen.protocol {
             Protocol::Tcp => self.ports.get(&listen).copied(),
             Protocol::Udp => {
-                let tcp = self.ports.iter().find(|(other, _)| other.protocol == Protocol::Tcp);
+                let tcp = self
+                    .ports
+                    .iter()
+                    .find(|(other, _)| other.protocol == Protocol::Tcp);
                 tcp.map(|(_, node_port)| *node_port)
             }
         }
@@ -109,8 +141,15 @@ impl Balancer {
 
     /// Every address whose health must be known.
     pub fn checked(&self) -> BTreeSet<SocketAddr> {
-        let tcp = self.ports.iter().filter(|(listen, _)| listen.protocol == Protocol::Tcp);
-        tcp.flat_map(|(_, node_port)| self.endpoints(*node_port)).collect()
+        if let Some(check) = &self.health_check {
+            return self.endpoints(check.node_port);
+        }
+        let tcp = self
+            .ports
+            .iter()
+            .filter(|(listen, _)| listen.protocol == Protocol::Tcp);
+        tcp.flat_map(|(_, node_port)| self.endpoints(*node_port))
+            .collect()
     }
 }
 
@@ -129,6 +168,8 @@ pub struct Plan {
     pub remove: BTreeSet<String>,
     /// The networks that clients may come from, if they change.
     pub sources: Option<BTreeSet<Cidr>>,
+    /// The health check to use from now on, or none, if that changes.
+    pub health_check: Option<Option<HealthCheck>>,
     /// The digest to store, if it changes.
     pub spec_digest: Option<String>,
 }
@@ -151,15 +192,24 @@ pub fn plan(current: &Balancer, desired: &Balancer) -> Plan {
             Some(_) => {}
         }
     }
-    plan.close.extend(current.ports.keys().filter(|listen| !desired.ports.contains_key(listen)));
+    plan.close.extend(
+        current
+            .ports
+            .keys()
+            .filter(|listen| !desired.ports.contains_key(listen)),
+    );
     for (node, address) in &desired.targets {
         if current.targets.get(node) != Some(address) {
             plan.add.insert(node.clone(), *address);
         }
     }
-    let gone = current.targets.keys().filter(|node| !desired.targets.contains_key(*node));
+    let gone = current
+        .targets
+        .keys()
+        .filter(|node| !desired.targets.contains_key(*node));
     plan.remove.extend(gone.cloned());
     plan.sources = (current.sources != desired.sources).then(|| desired.sources.clone());
+    plan.health_check = (current.health_check != desired.health_check).then(|| desired.health_check.clone());
     plan.spec_digest = (current.spec_digest != desired.spec_digest).then(|| desired.spec_digest.clone());
     plan
 }

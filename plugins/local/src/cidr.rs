@@ -44,7 +44,36 @@ pub enum CidrError {
 impl Cidr {
     /// The network of one address.
     pub fn single(address: IpAddr) -> Self {
-        Self { network: address, prefix: longest(address) }
+        Self {
+            network: address,
+            prefix: longest(address),
+        }
+    }
+
+    /// Reads as [`Cidr::from_str`], but takes an address inside for its network, as Kubernetes does in
+    /// source ranges.
+    pub fn covering(text: &str) -> Result<Self, CidrError> {
+        let (address, prefix) = match text.split_once('/') {
+            Some((address, prefix)) => (address, Some(prefix)),
+            None => (text, None),
+        };
+        let inside: IpAddr = address.parse().map_err(|_| CidrError::Address {
+            text: text.to_owned(),
+        })?;
+        let Some(prefix) = prefix else {
+            return Ok(Self::single(inside));
+        };
+        let longest = longest(inside);
+        let prefix: u8 = prefix
+            .parse()
+            .ok()
+            .filter(|prefix| *prefix <= longest)
+            .ok_or_else(|| CidrError::Prefix {
+                text: text.to_owned(),
+                longest,
+            })?;
+        let network = self::address(inside.is_ipv4(), bits(inside) & mask(longest, prefix));
+        Ok(Self { network, prefix })
     }
 
     /// Whether `address` lies in this network; never for the other family.
@@ -119,25 +148,15 @@ impl FromStr for Cidr {
 
     /// Reads `address/prefix`, or an address alone as a network of one.
     fn from_str(text: &str) -> Result<Self, CidrError> {
-        let (address, prefix) = match text.split_once('/') {
-            Some((address, prefix)) => (address, Some(prefix)),
-            None => (text, None),
-        };
-        let network: IpAddr =
-            address.parse().map_err(|_| CidrError::Address { text: text.to_owned() })?;
-        let Some(prefix) = prefix else { return Ok(Self::single(network)) };
-        let longest = longest(network);
-        let prefix: u8 = prefix
-            .parse()
-            .ok()
-            .filter(|prefix| *prefix <= longest)
-            .ok_or_else(|| CidrError::Prefix { text: text.to_owned(), longest })?;
-        let cleared = bits(network) & mask(longest, prefix);
-        let cidr = Self { network: self::address(network.is_ipv4(), cleared), prefix };
-        if cidr.network == network {
+        let cidr = Self::covering(text)?;
+        let address = text.split_once('/').map_or(text, |(address, _)| address);
+        if address.parse() == Ok(cidr.network) {
             Ok(cidr)
         } else {
-            Err(CidrError::HostBits { text: text.to_owned(), network: cidr.to_string() })
+            Err(CidrError::HostBits {
+                text: text.to_owned(),
+                network: cidr.to_string(),
+            })
         }
     }
 }
@@ -183,7 +202,10 @@ mod tests {
 
     #[rstest]
     #[case::not_an_address("ten", "\"ten\" is not an IP address or a CIDR such as 127.0.10.0/24")]
-    #[case::too_long("10.0.0.0/33", "\"10.0.0.0/33\" has a prefix length that is not between 0 and 32")]
+    #[case::too_long(
+        "10.0.0.0/33",
+        "\"10.0.0.0/33\" has a prefix length that is not between 0 and 32"
+    )]
     #[case::no_prefix("10.0.0.0/", "\"10.0.0.0/\" has a prefix length that is not between 0 and 32")]
     #[case::host_bits("10.0.0.7/24", "\"10.0.0.7/24\" has host bits set: did you mean 10.0.0.0/24?")]
     fn refuses(#[case] text: &str, #[case] message: &str) {

@@ -106,7 +106,7 @@ pub enum PoolConfigError {
 }
 
 /// Ranges, exclusions, and the owner of each address taken.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Pool {
     ranges: Vec<Cidr>,
     excluded: BTreeSet<IpAddr>,
@@ -122,14 +122,21 @@ impl Pool {
         let mut known: Vec<Cidr> = Vec::new();
         for range in ranges {
             if let Some(first) = known.iter().find(|known| known.overlaps(&range)) {
-                return Err(PoolConfigError::Overlap { first: *first, second: range });
+                return Err(PoolConfigError::Overlap {
+                    first: *first,
+                    second: range,
+                });
             }
             known.push(range);
         }
         if known.is_empty() {
             return Err(PoolConfigError::Empty);
         }
-        Ok(Self { ranges: known, excluded: excluded.into_iter().collect(), taken: BTreeMap::new() })
+        Ok(Self {
+            ranges: known,
+            excluded: excluded.into_iter().collect(),
+            taken: BTreeMap::new(),
+        })
     }
 
     /// Gives an address to `owner`, atomically: it is the owner's when this returns.
@@ -150,7 +157,10 @@ impl Pool {
     /// pool: ranges may have changed since, and a Service keeps its address.
     pub fn restore(&mut self, owner: &ServiceKey, address: IpAddr) -> Result<(), PoolError> {
         if let Some(by) = self.taken.get(&address) {
-            return Err(PoolError::Taken { address, by: by.clone() });
+            return Err(PoolError::Taken {
+                address,
+                by: by.clone(),
+            });
         }
         self.taken.insert(address, owner.clone());
         Ok(())
@@ -177,8 +187,15 @@ impl Pool {
 
     /// The families that the pool can give.
     pub fn families(&self) -> Vec<Family> {
-        let has = |family| self.ranges.iter().any(|range| Family::of(range.assignable().0) == family);
-        [Family::V4, Family::V6].into_iter().filter(|family| has(*family)).collect()
+        let has = |family| {
+            self.ranges
+                .iter()
+                .any(|range| Family::of(range.assignable().0) == family)
+        };
+        [Family::V4, Family::V6]
+            .into_iter()
+            .filter(|family| has(*family))
+            .collect()
     }
 
     /// How many addresses the ranges hold, exclusions and owners not considered.
@@ -192,10 +209,16 @@ impl Pool {
 
     fn free(&self, address: IpAddr) -> Result<IpAddr, PoolError> {
         if !self.offers(address) {
-            return Err(PoolError::NotInPool { address, pool: self.to_string() });
+            return Err(PoolError::NotInPool {
+                address,
+                pool: self.to_string(),
+            });
         }
         match self.taken.get(&address) {
-            Some(by) => Err(PoolError::Taken { address, by: by.clone() }),
+            Some(by) => Err(PoolError::Taken {
+                address,
+                by: by.clone(),
+            }),
             None => Ok(address),
         }
     }
@@ -211,7 +234,11 @@ impl Pool {
                 next = cidr::successor(address);
             }
         }
-        Err(PoolError::Exhausted { family, pool: self.to_string(), taken: self.taken.len() })
+        Err(PoolError::Exhausted {
+            family,
+            pool: self.to_string(),
+            taken: self.taken.len(),
+        })
     }
 }
 

@@ -92,6 +92,9 @@ impl From<Event> for AuditedRequest {
 impl AuditedRequest {
     /// Whether it asked for a change.
     pub fn is_write(&self) -> bool {
-        matches!(self.verb.as_str(), "create" | "update" | "patch" | "delete" | "deletecollection")
+        matches!(
+            self.verb.as_str(),
+            "create" | "update" | "patch" | "delete" | "deletecollection"
+        )
     }
 }

@@ -36,8 +36,10 @@ pub fn resolve(name: &str, override_by: &str) -> Result<PathBuf> {
 /// The path of `bulkhead-cluster`, which cargo does not build: `BULKHEAD_CLUSTER_BIN`, else
 /// `target/tools/bulkhead-cluster` in the repository.
 pub(crate) fn cluster() -> Result<PathBuf> {
-    let path = env::var_os("BULKHEAD_CLUSTER_BIN")
-        .map_or_else(|| repository_root().join("target/tools/bulkhead-cluster"), PathBuf::from);
+    let path = env::var_os("BULKHEAD_CLUSTER_BIN").map_or_else(
+        || repository_root().join("target/tools/bulkhead-cluster"),
+        PathBuf::from,
+    );
     if !path.is_file() {
         bail!(
             "the test control plane {} does not exist: `cargo xtask test` and `cargo xtask demo` build it, or set BULKHEAD_CLUSTER_BIN",
@@ -50,7 +52,15 @@ pub(crate) fn cluster() -> Result<PathBuf> {
 /// `target/debug` or alike: cargo puts tests into its folder `deps` and programs into it.
 fn profile_folder() -> Result<PathBuf> {
     let program = env::current_exe().context("find the running program's path")?;
-    let folder = program.parent().with_context(|| format!("{} has no folder", program.display()))?;
-    let in_deps = folder.file_name().is_some_and(|name| name == "deps" || name == "examples");
-    Ok(if in_deps { folder.join("..") } else { folder.to_path_buf() })
+    let folder = program
+        .parent()
+        .with_context(|| format!("{} has no folder", program.display()))?;
+    let in_deps = folder
+        .file_name()
+        .is_some_and(|name| name == "deps" || name == "examples");
+    Ok(if in_deps {
+        folder.join("..")
+    } else {
+        folder.to_path_buf()
+    })
 }

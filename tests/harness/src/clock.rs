@@ -5,7 +5,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// Now, on the monotonic clock.
-#[expect(clippy::disallowed_methods, reason = "this is the reader of time that the lint asks for")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the reader of time that the lint asks for"
+)]
 pub(crate) fn now() -> Instant {
     Instant::now()
 }

@@ -45,10 +45,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_error_names_what_was_waited_for_and_what_was_last_seen() {
         let mut looks = 0;
-        let error = eventually(Duration::from_secs(1), "the tide to turn", async || -> Result<()> {
-            looks += 1;
-            Err(anyhow!("wave {looks}"))
-        })
+        let error = eventually(
+            Duration::from_secs(1),
+            "the tide to turn",
+            async || -> Result<()> {
+                looks += 1;
+                Err(anyhow!("wave {looks}"))
+            },
+        )
         .await
         .unwrap_err()
         .to_string();
@@ -58,8 +62,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_look_that_hangs_ends_at_the_deadline() {
         let begun = clock::now();
-        let result: Result<()> =
-            eventually(Duration::from_secs(2), "an answer", async || std::future::pending().await).await;
+        let result: Result<()> = eventually(Duration::from_secs(2), "an answer", async || {
+            std::future::pending().await
+        })
+        .await;
         assert!(result.is_err());
         assert_eq!(clock::now() - begun, Duration::from_secs(2));
     }
@@ -69,7 +75,11 @@ mod tests {
         let mut looks = 0;
         let value = eventually(Duration::from_secs(1), "three", async || {
             looks += 1;
-            if looks == 3 { Ok(looks) } else { Err(anyhow!("{looks}")) }
+            if looks == 3 {
+                Ok(looks)
+            } else {
+                Err(anyhow!("{looks}"))
+            }
         })
         .await;
         assert_eq!(value.unwrap(), 3);

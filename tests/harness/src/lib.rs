@@ -25,7 +25,7 @@ pub use api_server::{ApiServer, HOST_USER, User};
 pub use audit::AuditedRequest;
 pub use binaries::{repository_root, resolve as resolve_binary};
 pub use eventually::eventually;
-pub use host::{Host, HostOptions, LeaseTiming, SecurePort};
+pub use host::{Host, HostOptions, LeaseTiming, SecurePort, spawn_endpoint};
 pub use https::{Response, get};
 pub use manifests::apply_manifests;
 pub use node_stand_in::NodeStandIn;

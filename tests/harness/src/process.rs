@@ -43,7 +43,11 @@ impl Process {
     /// If the program cannot be started, or its log not be opened.
     pub fn spawn(workspace: &Workspace, name: &str, mut command: Command) -> Result<Self> {
         let log = workspace.logs().join(format!("{name}.log"));
-        let output = OpenOptions::new().create(true).append(true).open(&log).context("open the log")?;
+        let output = OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&log)
+            .context("open the log")?;
         let log_start = output.metadata()?.len();
         let mut child = command
             .stdin(Stdio::piped())
@@ -56,7 +60,14 @@ impl Process {
         let guard = spawn_guard(pid).inspect_err(|_| {
             end(&mut child, pid);
         })?;
-        Ok(Self { name: name.to_owned(), pid, child, guard, log, log_start })
+        Ok(Self {
+            name: name.to_owned(),
+            pid,
+            child,
+            guard,
+            log,
+            log_start,
+        })
     }
 
     /// The name that was given, also that of the log.
@@ -147,10 +158,18 @@ impl Process {
                 return Ok(line.to_owned());
             }
             if let Some(status) = ended {
-                bail!("{} ended ({status}) without saying '{text}'; its log ends:\n{}", self.name, self.tail());
+                bail!(
+                    "{} ended ({status}) without saying '{text}'; its log ends:\n{}",
+                    self.name,
+                    self.tail()
+                );
             }
             if clock::now() >= deadline {
-                bail!("{} did not say '{text}' within {within:?}; its log ends:\n{}", self.name, self.tail());
+                bail!(
+                    "{} did not say '{text}' within {within:?}; its log ends:\n{}",
+                    self.name,
+                    self.tail()
+                );
             }
             sleep(PAUSE).await;
         }
@@ -180,14 +199,21 @@ impl Process {
     /// If the process has ended.
     pub fn open_files(&self) -> Result<usize> {
         let folder = format!("/proc/{}/fd", self.pid());
-        Ok(fs::read_dir(&folder).with_context(|| format!("list {folder} of {}", self.name))?.count())
+        Ok(fs::read_dir(&folder)
+            .with_context(|| format!("list {folder} of {}", self.name))?
+            .count())
     }
 
     fn tail(&self) -> String {
         const LINES: usize = 20;
-        let log = self.log().unwrap_or_else(|error| format!("(unreadable: {error:#})"));
+        let log = self
+            .log()
+            .unwrap_or_else(|error| format!("(unreadable: {error:#})"));
         let lines: Vec<_> = log.lines().collect();
-        lines.get(lines.len().saturating_sub(LINES)..).unwrap_or_default().join("\n")
+        lines
+            .get(lines.len().saturating_sub(LINES)..)
+            .unwrap_or_default()
+            .join("\n")
     }
 
     /// The exit status once it has ended; leaves the process unreaped.
@@ -201,10 +227,10 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         // The guard goes between: while the child is unreaped the guard's target is still the right one.
-        drop(kill_process_group(self.pid, Signal::KILL));
-        drop(self.guard.kill());
-        drop(self.guard.wait());
-        drop(self.child.wait());
+        kill_process_group(self.pid, Signal::KILL).ok();
+        self.guard.kill().ok();
+        self.guard.wait().ok();
+        self.child.wait().ok();
     }
 }
 
@@ -225,7 +251,12 @@ fn pid_of(child: &Child) -> Result<Pid> {
 /// A process that kills the group once its standard input ends, which is when we die, however.
 fn spawn_guard(group: Pid) -> Result<Child> {
     Command::new("sh")
-        .args(["-c", "read -r _; kill -KILL -- \"-$1\"", "guard", &group.as_raw_nonzero().to_string()])
+        .args([
+            "-c",
+            "read -r _; kill -KILL \"-$1\"",
+            "guard",
+            &group.as_raw_nonzero().to_string(),
+        ])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -235,8 +266,8 @@ fn spawn_guard(group: Pid) -> Result<Child> {
 }
 
 fn end(child: &mut Child, group: Pid) {
-    drop(kill_process_group(group, Signal::KILL));
-    drop(child.wait());
+    kill_process_group(group, Signal::KILL).ok();
+    child.wait().ok();
 }
 
 #[cfg(test)]

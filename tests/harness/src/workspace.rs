@@ -62,8 +62,10 @@ impl Workspace {
     ///
     /// If it cannot be made, or its path is so long that unix sockets below it would not work.
     pub fn new(name: &str) -> Result<Self> {
-        let folder =
-            tempfile::Builder::new().prefix("bh-").tempdir().context("make the test's temporary folder")?;
+        let folder = tempfile::Builder::new()
+            .prefix("bh-")
+            .tempdir()
+            .context("make the test's temporary folder")?;
         let length = folder.path().as_os_str().len();
         if length + SOCKET_NAME_MAX > UNIX_PATH_MAX {
             bail!(
@@ -72,7 +74,12 @@ impl Workspace {
             );
         }
         fs::create_dir(folder.path().join("logs")).context("make the folder of logs")?;
-        Ok(Self { name: name.to_owned(), folder, block: Block::claim()?, failed: Arc::default() })
+        Ok(Self {
+            name: name.to_owned(),
+            folder,
+            block: Block::claim()?,
+            failed: Arc::default(),
+        })
     }
 
     /// The test's name.
@@ -108,7 +115,9 @@ impl Workspace {
     }
 
     fn keep_logs(&self) -> Result<PathBuf> {
-        let kept = repository_root().join("target/e2e-logs").join(self.name.replace("::", "."));
+        let kept = repository_root()
+            .join("target/e2e-logs")
+            .join(self.name.replace("::", "."));
         if kept.exists() {
             fs::remove_dir_all(&kept)?;
         }
@@ -129,7 +138,10 @@ impl Drop for Workspace {
     }
 }
 
-#[expect(clippy::print_stderr, reason = "the test runner shows this beside the failed test")]
+#[expect(
+    clippy::print_stderr,
+    reason = "the test runner shows this beside the failed test"
+)]
 fn report(test: &str, kept: &Result<PathBuf>) {
     match kept {
         Ok(folder) => eprintln!("{test} failed; its logs are in {}", folder.display()),
@@ -146,7 +158,10 @@ impl Block {
             .find_map(|number| {
                 let [high, low] = number.to_be_bytes();
                 let claim = TcpListener::bind((Ipv4Addr::new(127, 64 + high, low, 254), CLAIM_PORT)).ok()?;
-                Some(Self { first: Ipv4Addr::new(127, 64 + high, low, 0), _claim: claim })
+                Some(Self {
+                    first: Ipv4Addr::new(127, 64 + high, low, 0),
+                    _claim: claim,
+                })
             })
             .ok_or_else(|| anyhow!("no free block of loopback addresses in 127.64.0.0/10"))
     }

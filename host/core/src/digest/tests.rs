@@ -52,10 +52,8 @@ fn node_set(vector: &Value) -> Digest {
     let mut nodes: Vec<&Value> = items(vector, "nodes").iter().collect();
     nodes.sort_by_key(|node| (text(node, "name"), text(node, "uid")));
     let mut canonical = Canonical::new();
-    canonical.record(|set| {
-        set.list("nodes", nodes, |canonical, node| {
-            canonical.record(|record| write_node(record, node, vector))
-        });
+    canonical.list(nodes, |canonical, node| {
+        canonical.record(|record| write_node(record, node, vector));
     });
     canonical.finish()
 }
@@ -97,7 +95,7 @@ fn spec(vector: &Value) -> Digest {
                 &declared(spec, "annotations", vector, "annotation_keys"),
             )
             .list("ports", items(spec, "ports"), |canonical, port| {
-                canonical.record(|record| write_port(record, port))
+                canonical.record(|record| write_port(record, port));
             })
             .list("ip_families", items(spec, "ip_families"), |canonical, family| {
                 canonical.integer(family.as_i64().expect("a family is a number"));

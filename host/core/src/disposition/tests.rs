@@ -32,7 +32,7 @@ const FROZEN_PLUGIN: Again = Again::Freeze(Duration::from_secs(30));
 #[rstest]
 #[case::invalid_spec(Some(Reason::InvalidSpec), Again::OnChange(None), Against::Object)]
 #[case::batch_too_large(Some(Reason::BatchTooLarge), Again::Halve, Against::Object)]
-#[case::bad_page_token(Some(Reason::BadPageToken), Again::OnChange(None), Against::Object)]
+#[case::bad_page_token(Some(Reason::BadPageToken), Again::StartOver, Against::Nothing)]
 #[case::not_configured(Some(Reason::NotConfigured), SLOWLY, Against::Object)]
 #[case::not_leading(Some(Reason::NotLeading), Again::WhenLed, Against::Nothing)]
 #[case::foreign_owner(
@@ -74,7 +74,7 @@ const FROZEN_PLUGIN: Again = Again::Freeze(Duration::from_secs(30));
 )]
 #[case::message_too_large(Some(Reason::MessageTooLarge), Again::Halve, Against::Object)]
 #[case::cloud_unavailable(Some(Reason::CloudUnavailable), ORDINARILY, Against::Breaker)]
-#[case::draining(Some(Reason::Draining), ORDINARILY, Against::Breaker)]
+#[case::draining(Some(Reason::Draining), Again::WhenConnected, Against::Nothing)]
 #[case::our_deadline(Some(Reason::DeadlineExceeded), ORDINARILY, Against::Breaker)]
 #[case::unimplemented(Some(Reason::Unimplemented), ORDINARILY, Against::Protocol)]
 #[case::provider_error(Some(Reason::ProviderError), ORDINARILY, Against::Object)]
@@ -98,7 +98,6 @@ fn a_read_that_failed(#[case] reason: Option<Reason>, #[case] again: Again, #[ca
 /// Where a write is not treated as a read with the same reason.
 #[rstest]
 #[case::invalid_spec(Reason::InvalidSpec, SLOWLY)]
-#[case::bad_page_token(Reason::BadPageToken, SLOWLY)]
 #[case::node_set_unknown(Reason::NodeSetUnknown, Again::ResendNodeSet)]
 fn a_write_goes_on_otherwise(#[case] reason: Reason, #[case] again: Again) {
     assert_eq!(
@@ -109,6 +108,7 @@ fn a_write_goes_on_otherwise(#[case] reason: Reason, #[case] again: Again) {
 
 #[rstest]
 #[case::invalid_spec(Some(Reason::InvalidSpec), true)]
+#[case::not_configured(Some(Reason::NotConfigured), true)]
 #[case::foreign_owner(Some(Reason::ForeignOwner), true)]
 #[case::in_use(Some(Reason::InUse), true)]
 #[case::protected(Some(Reason::Protected), true)]

@@ -391,7 +391,8 @@ impl Machine {
             return self.end(Ending::Released, effects);
         }
         let renewed = Leading { epoch, renewed: sent };
-        let in_time = now < sent + self.candidate.timing.renew_deadline();
+        // A write that lay in the network for long may have met a Lease that vanished in between.
+        let in_time = now < sent + self.candidate.timing.renew_deadline() && now >= self.claimed_until;
         match (&self.leading, purpose) {
             (Some(_), _) if named => {
                 self.leading = Some(renewed.clone());

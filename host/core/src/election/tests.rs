@@ -357,6 +357,31 @@ fn a_win_that_is_answered_after_its_deadline_is_won_anew() {
 }
 
 #[test]
+fn a_creation_that_met_a_vanished_lease_waits_for_its_holder() {
+    let (mut machine, effects) = having_read(None);
+    assert_eq!(effects, ["create as me, term 0"]);
+    machine.step(Event::Noticed(Some(lease("u", 1, "other", 0))), at(10));
+    machine.step(Event::Noticed(None), at(1_000));
+    let effects = machine.step(
+        Event::Answered(Answer::Written(lease("v", 2, "me", 0))),
+        at(1_010),
+    );
+    assert_eq!(told(&effects), ["wake at 4010"]);
+    // Looked at in between, it is won anew once the other's claim is over.
+    for millis in [4_010, 7_010, 10_010, 13_010] {
+        assert_eq!(told(&machine.step(Event::Woken, at(millis))), ["read"]);
+        machine.step(
+            Event::Answered(Answer::Read(Some(lease("v", 2, "me", 0)))),
+            at(millis),
+        );
+    }
+    assert_eq!(
+        told(&machine.step(Event::Woken, at(16_000))),
+        ["update 2 as me, term 1"]
+    );
+}
+
+#[test]
 fn a_draining_standby_takes_nothing() {
     let (mut machine, _) = having_read(Some(lease("u", 1, "other", 5)));
     assert_eq!(told(&machine.step(Event::Drain, at(100))), [""; 0]);

@@ -5,7 +5,11 @@ use rstest::rstest;
 use super::*;
 
 fn pool(ranges: &[&str], excluded: &[&str]) -> Pool {
-    Pool::new(ranges.iter().map(|text| text.parse().unwrap()), excluded.iter().map(|text| ip(text))).unwrap()
+    Pool::new(
+        ranges.iter().map(|text| text.parse().unwrap()),
+        excluded.iter().map(|text| ip(text)),
+    )
+    .unwrap()
 }
 
 fn ip(text: &str) -> IpAddr {
@@ -13,7 +17,11 @@ fn ip(text: &str) -> IpAddr {
 }
 
 fn service(name: &str) -> ServiceKey {
-    ServiceKey { namespace: "shop".to_owned(), name: name.to_owned(), uid: format!("uid-{name}") }
+    ServiceKey {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        uid: format!("uid-{name}"),
+    }
 }
 
 #[rstest]
@@ -31,16 +39,31 @@ fn takes(#[case] ranges: &[&str], #[case] excluded: &[&str], #[case] request: Re
 }
 
 #[rstest]
-#[case::outside("10.0.0.1", "requested address 10.0.0.1 is not in the address pool 127.0.10.0/30")]
-#[case::network_address("127.0.10.0", "requested address 127.0.10.0 is not in the address pool 127.0.10.0/30")]
-#[case::broadcast_address("127.0.10.3", "requested address 127.0.10.3 is not in the address pool 127.0.10.0/30")]
-#[case::excluded("127.0.10.2", "requested address 127.0.10.2 is not in the address pool 127.0.10.0/30")]
+#[case::outside(
+    "10.0.0.1",
+    "requested address 10.0.0.1 is not in the address pool 127.0.10.0/30"
+)]
+#[case::network_address(
+    "127.0.10.0",
+    "requested address 127.0.10.0 is not in the address pool 127.0.10.0/30"
+)]
+#[case::broadcast_address(
+    "127.0.10.3",
+    "requested address 127.0.10.3 is not in the address pool 127.0.10.0/30"
+)]
+#[case::excluded(
+    "127.0.10.2",
+    "requested address 127.0.10.2 is not in the address pool 127.0.10.0/30"
+)]
 #[case::taken("127.0.10.1", "requested address 127.0.10.1 is taken by Service shop/a")]
 #[case::other_family("::1", "requested address ::1 is not in the address pool 127.0.10.0/30")]
 fn refuses_a_request(#[case] address: &str, #[case] message: &str) {
     let mut pool = pool(&["127.0.10.0/30"], &["127.0.10.2"]);
-    pool.take(&service("a"), Request::Exactly(ip("127.0.10.1"))).unwrap();
-    let error = pool.take(&service("b"), Request::Exactly(ip(address))).unwrap_err();
+    pool.take(&service("a"), Request::Exactly(ip("127.0.10.1")))
+        .unwrap();
+    let error = pool
+        .take(&service("b"), Request::Exactly(ip(address)))
+        .unwrap_err();
     assert_eq!(error.to_string(), message);
 }
 
@@ -52,7 +75,11 @@ fn exhaustion_names_the_pool_and_ends_with_a_release() {
     let full = pool.take(&service("c"), Request::Any(Family::V4)).unwrap_err();
     assert_eq!(
         full,
-        PoolError::Exhausted { family: Family::V4, pool: "127.0.10.0/30".to_owned(), taken: 2 }
+        PoolError::Exhausted {
+            family: Family::V4,
+            pool: "127.0.10.0/30".to_owned(),
+            taken: 2
+        }
     );
     pool.release(first);
     assert_eq!(pool.take(&service("c"), Request::Any(Family::V4)), Ok(first));
@@ -62,7 +89,10 @@ fn exhaustion_names_the_pool_and_ends_with_a_release() {
 fn a_restored_address_may_be_outside_but_not_twice() {
     let mut pool = pool(&["127.0.10.0/30"], &[]);
     pool.restore(&service("a"), ip("10.9.9.9")).unwrap();
-    assert!(matches!(pool.restore(&service("b"), ip("10.9.9.9")), Err(PoolError::Taken { .. })));
+    assert!(matches!(
+        pool.restore(&service("b"), ip("10.9.9.9")),
+        Err(PoolError::Taken { .. })
+    ));
 }
 
 #[rstest]
@@ -82,7 +112,10 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let take = (0_u8..8, proptest::option::of(0_u8..8)).prop_map(|(who, at)| Step::Take(who, at));
-    vec(prop_oneof![3 => take, 1 => (0_u8..8).prop_map(Step::Release)], 0..60)
+    vec(
+        prop_oneof![3 => take, 1 => (0_u8..8).prop_map(Step::Release)],
+        0..60,
+    )
 }
 
 proptest! {

@@ -66,23 +66,42 @@ async fn a_restarted_process_has_a_log_of_its_own_in_the_same_file() {
     first.wait(SOON).await.unwrap();
     let second = Process::spawn(&workspace, "echo", shell("echo second >&2")).unwrap();
     second.wait(SOON).await.unwrap();
-    assert_eq!((first.log_path(), second.log().unwrap().as_str()), (second.log_path(), "second\n"));
+    assert_eq!(
+        (first.log_path(), second.log().unwrap().as_str()),
+        (second.log_path(), "second\n")
+    );
 }
 
 #[tokio::test]
 async fn a_line_that_never_came_is_an_error_with_the_end_of_the_log() {
     let workspace = Workspace::new("silence").unwrap();
     let process = Process::spawn(&workspace, "terse", shell("echo good night; exit 3")).unwrap();
-    let error = process.wait_for_log("good morning", SOON).await.unwrap_err().to_string();
-    assert!(error.contains("exit status: 3") && error.ends_with("good night"), "{error}");
+    let error = process
+        .wait_for_log("good morning", SOON)
+        .await
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("exit status: 3") && error.ends_with("good night"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn memory_and_open_files_are_those_of_the_process() {
     let workspace = Workspace::new("figures").unwrap();
-    let process = Process::spawn(&workspace, "sleeper", shell("exec 5</dev/null; echo up; read -r _")).unwrap();
-    process.wait_for_log("up", SOON).await.unwrap();
-    assert_eq!(process.open_files().unwrap(), 4);
-    let rss = process.rss().unwrap();
+    let sleeper = |name, script: &str| {
+        let command = shell(&format!("{script}; echo up; read -r _"));
+        Process::spawn(&workspace, name, command).unwrap()
+    };
+    // What both inherit from the test runner is unknown, so one is measured by the other.
+    let (plain, opener) = (
+        sleeper("plain", ":"),
+        sleeper("opener", "exec 7</dev/null 8</dev/null"),
+    );
+    plain.wait_for_log("up", SOON).await.unwrap();
+    opener.wait_for_log("up", SOON).await.unwrap();
+    assert_eq!(opener.open_files().unwrap(), plain.open_files().unwrap() + 2);
+    let rss = plain.rss().unwrap();
     assert!((100_000..50_000_000).contains(&rss), "{rss}");
 }

@@ -1,0 +1,326 @@
+//! The host's configuration: one validated value, made from the flags before anything starts.
+
+use std::net::{IpAddr, SocketAddr};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bulkhead_core::controllers::{Selection, SelectionError};
+use bulkhead_core::election::{Timing, TimingError};
+use bulkhead_core::endpoint::Endpoint;
+use http::Uri;
+use kube::config::{Kubeconfig, KubeconfigError};
+
+pub use crate::cli::values::{AllowedPath, Cidr};
+
+use crate::cli::flags::{AccessFlags, ClusterFlags, ElectionFlags, RunFlags, ServingFlags};
+use crate::telemetry::LogFormat;
+
+/// Everything that was configured.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The plugin.
+    pub plugin: PluginConfig,
+    /// The way to the API server.
+    pub api: ApiConfig,
+    /// The cluster's name.
+    pub cluster_name: String,
+    /// The cluster's unique id; `None`: the uid of namespace kube-system.
+    pub cluster_id: Option<String>,
+    /// Which controllers run, and how.
+    pub controllers: ControllerConfig,
+    /// Leader election; `None`: this host always leads.
+    pub election: Option<ElectionConfig>,
+    /// The admin server; `None`: no server.
+    pub admin: Option<AdminConfig>,
+    /// Logs.
+    pub log: LogConfig,
+    /// How long calls in flight may take to end at shutdown.
+    pub shutdown_grace: Duration,
+}
+
+/// The plugin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PluginConfig {
+    /// Where it listens.
+    pub endpoint: Endpoint,
+    /// User ids, beside the host's own and 0, under which it may run.
+    pub allowed_uids: Vec<u32>,
+    /// The provider name that it must report; `None`: any.
+    pub provider: Option<String>,
+}
+
+/// The way to the API server.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ApiConfig {
+    /// A kubeconfig that could be read; `None`: in-cluster credentials, or none beside `master`.
+    pub kubeconfig: Option<PathBuf>,
+    /// The API server's URL, in place of the kubeconfig's.
+    pub master: Option<Uri>,
+    /// A rate of our own; `None`: none.
+    pub rate: Option<ApiRate>,
+    /// Writes in flight at once.
+    pub writes_in_flight: NonZeroUsize,
+}
+
+/// A token bucket over the requests to the API server.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ApiRate {
+    /// Requests a second; finite and positive.
+    pub per_second: f64,
+    /// How many may come at once.
+    pub burst: NonZeroUsize,
+}
+
+/// Which controllers run, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ControllerConfig {
+    /// `--controllers`.
+    pub selection: Selection,
+    /// Nodes worked on at once.
+    pub node_workers: NonZeroUsize,
+    /// Services worked on at once.
+    pub service_workers: NonZeroUsize,
+    /// How often addresses of initialised nodes are refreshed; positive.
+    pub node_refresh: Duration,
+    /// Whether routes are wanted.
+    pub routes: bool,
+    /// The pods' address ranges: none, one, or two of different families.
+    pub cluster_cidrs: Vec<Cidr>,
+}
+
+/// Leader election.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ElectionConfig {
+    /// The Lease's name.
+    pub name: String,
+    /// The Lease's namespace.
+    pub namespace: String,
+    /// Its durations, which fit together.
+    pub timing: Timing,
+}
+
+/// The admin server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdminConfig {
+    /// Where to listen; port 0 takes a free one.
+    pub address: SocketAddr,
+    /// File to write the bound port to.
+    pub port_file: Option<PathBuf>,
+    /// The server's certificate.
+    pub certificate: CertificateSource,
+    /// Who may read what.
+    pub access: AccessConfig,
+}
+
+/// Where the admin server's certificate comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CertificateSource {
+    /// Self-signed, made at start, never written.
+    Memory,
+    /// In this folder; self-signed and written there at start if missing.
+    Folder(PathBuf),
+    /// Two PEM files that somebody else writes.
+    Files {
+        /// The chain.
+        certificate: PathBuf,
+        /// The private key.
+        key: PathBuf,
+    },
+}
+
+/// Who may read from the admin server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AccessConfig {
+    /// A kubeconfig for token reviews that could be read; `None`: the host's own client.
+    pub authentication_kubeconfig: Option<PathBuf>,
+    /// A kubeconfig for access reviews that could be read; `None`: the host's own client.
+    pub authorization_kubeconfig: Option<PathBuf>,
+    /// How long a token's review is remembered.
+    pub token_ttl: Duration,
+    /// How long a granted access is remembered.
+    pub allowed_ttl: Duration,
+    /// How long a refused access is remembered.
+    pub denied_ttl: Duration,
+    /// Paths that anybody may read.
+    pub always_allow: Vec<AllowedPath>,
+}
+
+/// Logs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogConfig {
+    /// Form of the lines.
+    pub format: LogFormat,
+    /// `-v`.
+    pub verbosity: u8,
+    /// `RUST_LOG`.
+    pub filter: Option<String>,
+}
+
+/// What is wrong with the flags or with a file that they name.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A kubeconfig is missing or broken.
+    #[error("--{flag} {}: no usable kubeconfig", path.display())]
+    Kubeconfig {
+        /// The flag that names it, without hyphens.
+        flag: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: Box<KubeconfigError>,
+    },
+    /// The process runs in no cluster, and no flag says where one is.
+    #[error(
+        "no way to an API server: give --kubeconfig, or run in a Pod (KUBERNETES_SERVICE_HOST is not set)"
+    )]
+    NoCluster,
+    /// `--controllers` is wrong.
+    #[error("--controllers")]
+    Controllers(#[from] SelectionError),
+    /// The durations of the election do not fit together.
+    #[error(transparent)]
+    Election(#[from] TimingError),
+    /// Not one of each family.
+    #[error("--cluster-cidr takes at most one range of each address family")]
+    ClusterCidrs,
+}
+
+impl Config {
+    /// Makes the configuration, reading the kubeconfigs that are named. `environment` looks a variable up.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn new(flags: RunFlags, environment: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let RunFlags {
+            plugin,
+            cluster,
+            controllers,
+            election,
+            serving,
+            access,
+            process,
+        } = flags;
+        let mut families = cluster.cluster_cidr.iter().map(|cidr| cidr.address.is_ipv4());
+        if cluster.cluster_cidr.len() > 2
+            || (families.next() == families.next() && !cluster.cluster_cidr.is_empty())
+        {
+            return Err(ConfigError::ClusterCidrs);
+        }
+        let controllers = ControllerConfig {
+            selection: Selection::parse(controllers.controllers.iter().map(String::as_str))?,
+            node_workers: controllers.concurrent_node_syncs,
+            service_workers: controllers.concurrent_service_syncs,
+            node_refresh: controllers.node_status_update_frequency,
+            routes: controllers.configure_cloud_routes,
+            cluster_cidrs: cluster.cluster_cidr.clone(),
+        };
+        Ok(Self {
+            plugin: PluginConfig {
+                endpoint: plugin.plugin,
+                allowed_uids: plugin.plugin_allowed_uid,
+                provider: plugin.cloud_provider.filter(|name| !name.is_empty()),
+            },
+            cluster_name: cluster.cluster_name.clone(),
+            cluster_id: cluster.cluster_id.clone(),
+            api: api(cluster, &environment)?,
+            controllers,
+            election: self::election(election)?,
+            admin: admin(serving, access)?,
+            log: LogConfig {
+                format: process.logging_format,
+                verbosity: process.v,
+                filter: environment("RUST_LOG"),
+            },
+            shutdown_grace: process.shutdown_grace,
+        })
+    }
+}
+
+fn api(flags: ClusterFlags, environment: &impl Fn(&str) -> Option<String>) -> Result<ApiConfig, ConfigError> {
+    let kubeconfig = kubeconfig("kubeconfig", flags.kubeconfig)?;
+    let in_cluster = || environment("KUBERNETES_SERVICE_HOST").is_some();
+    if kubeconfig.is_none() && flags.master.is_none() && !in_cluster() {
+        return Err(ConfigError::NoCluster);
+    }
+    let per_second = flags.kube_api_qps.0;
+    Ok(ApiConfig {
+        kubeconfig,
+        master: flags.master,
+        rate: (per_second > 0.0).then_some(ApiRate {
+            per_second,
+            burst: flags.kube_api_burst,
+        }),
+        writes_in_flight: flags.max_writes_in_flight,
+    })
+}
+
+fn election(flags: ElectionFlags) -> Result<Option<ElectionConfig>, ConfigError> {
+    if !flags.leader_elect {
+        return Ok(None);
+    }
+    let timing = Timing::new(
+        flags.leader_elect_lease_duration,
+        flags.leader_elect_renew_deadline,
+        flags.leader_elect_retry_period,
+    )?;
+    Ok(Some(ElectionConfig {
+        name: flags.leader_elect_resource_name,
+        namespace: flags.leader_elect_resource_namespace,
+        timing,
+    }))
+}
+
+fn admin(flags: ServingFlags, access: AccessFlags) -> Result<Option<AdminConfig>, ConfigError> {
+    let access = AccessConfig {
+        authentication_kubeconfig: kubeconfig("authentication-kubeconfig", access.authentication_kubeconfig)?,
+        authorization_kubeconfig: kubeconfig("authorization-kubeconfig", access.authorization_kubeconfig)?,
+        token_ttl: access.authentication_token_webhook_cache_ttl,
+        allowed_ttl: access.authorization_webhook_cache_authorized_ttl,
+        denied_ttl: access.authorization_webhook_cache_unauthorized_ttl,
+        always_allow: access.authorization_always_allow_paths,
+    };
+    let certificate = match (flags.tls_cert_file, flags.tls_private_key_file, flags.cert_dir) {
+        (Some(certificate), Some(key), _) => CertificateSource::Files { certificate, key },
+        (_, _, Some(folder)) => CertificateSource::Folder(folder),
+        _ => CertificateSource::Memory,
+    };
+    let address = admin_address(
+        flags.bind_address,
+        flags.secure_port,
+        flags.secure_port_file.as_deref(),
+    );
+    Ok(address.map(|address| AdminConfig {
+        address,
+        port_file: flags.secure_port_file,
+        certificate,
+        access,
+    }))
+}
+
+/// Upstream's port, unless another, none or a free one is asked for.
+fn admin_address(ip: IpAddr, port: Option<u16>, port_file: Option<&Path>) -> Option<SocketAddr> {
+    const UPSTREAM: u16 = 10258;
+    const FREE: u16 = 0;
+    match (port, port_file) {
+        (Some(0), _) => None,
+        (Some(port), _) => Some(SocketAddr::new(ip, port)),
+        (None, Some(_)) => Some(SocketAddr::new(ip, FREE)),
+        (None, None) => Some(SocketAddr::new(ip, UPSTREAM)),
+    }
+}
+
+/// Sees to it that the kubeconfig that `flag` names can be read; an empty name is none, as upstream.
+fn kubeconfig(flag: &'static str, path: Option<PathBuf>) -> Result<Option<PathBuf>, ConfigError> {
+    let Some(path) = path.filter(|path| !path.as_os_str().is_empty()) else {
+        return Ok(None);
+    };
+    match Kubeconfig::read_from(&path) {
+        Ok(_) => Ok(Some(path)),
+        Err(source) => Err(ConfigError::Kubeconfig {
+            flag,
+            path,
+            source: Box::new(source),
+        }),
+    }
+}

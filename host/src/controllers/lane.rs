@@ -1,0 +1,180 @@
+//! The lane of one controller: opens its queue while this host leads and the plugin takes work, and runs its workers.
+//!
+//! A new term forgets everything and looks at every object; a new session looks at every object again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bulkhead_core::cloud::{Capability, Description};
+use bulkhead_core::election::Epoch;
+use bulkhead_core::outcome::Next;
+use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::leader::Standing;
+use crate::metrics::QueueMetrics;
+use crate::plugin::SessionView;
+use crate::queue::Queue;
+use crate::readiness::Heartbeat;
+use crate::tasks::Tasks;
+
+/// How often a lane looks whether its workers get on.
+const TICK: Duration = Duration::from_secs(5);
+/// No pass takes so long: each has a bounded number of calls, and each call a deadline.
+const STUCK: Duration = Duration::from_secs(15 * 60);
+/// Longest time between two beats of a lane's heart.
+pub const HEARTBEAT: Duration = Duration::from_secs(30);
+
+/// A controller as its lane sees it.
+pub trait Controller: Send + Sync + 'static {
+    /// What it works on.
+    type Key: Clone + Ord + Send + Sync + 'static;
+
+    /// Its name, as in `--controllers`.
+    const NAME: &'static str;
+    /// What the plugin must be able to do.
+    const CAPABILITY: Capability;
+
+    /// Its queue.
+    fn queue(&self) -> &Queue<Self::Key>;
+
+    /// A term begins: forget what an earlier one remembered.
+    fn begin_term(&self, epoch: &Epoch);
+
+    /// Puts every object into the queue.
+    fn add_all(&self);
+
+    /// Called every few seconds, for metrics.
+    fn tick(&self) {}
+
+    /// One pass for one key. Never loops without bound, never sleeps.
+    fn pass(&self, key: &Self::Key) -> impl Future<Output = Next> + Send;
+}
+
+/// What a lane depends on.
+#[derive(Debug)]
+pub struct Conditions {
+    /// Who leads.
+    pub standing: watch::Receiver<Standing>,
+    /// The plugin's session.
+    pub session: watch::Receiver<SessionView>,
+    /// The stores that a plan reads: nothing starts before all are complete.
+    pub stores: Vec<watch::Receiver<bool>>,
+    /// Beats while the workers get on.
+    pub heartbeat: Heartbeat,
+    /// Set to 1 while the controller runs.
+    pub running: Gauge,
+    /// Shows the queue's figures.
+    pub queue: QueueMetrics,
+}
+
+/// Starts the lane and its workers. They end when `tasks` is stopped, each after the pass that it is in.
+pub fn start<C: Controller>(controller: Arc<C>, workers: usize, conditions: Conditions, tasks: &Tasks) {
+    controller.queue().pause();
+    for worker in 0..workers {
+        let name = format!("{} worker {worker}", C::NAME);
+        tasks.spawn(name, work(Arc::clone(&controller), tasks.stop_token().clone()));
+    }
+    let stop = tasks.stop_token().clone();
+    tasks.spawn(format!("{} lane", C::NAME), async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = keep(controller, conditions) => {}
+        }
+    });
+}
+
+async fn work<C: Controller>(controller: Arc<C>, stop: CancellationToken) {
+    loop {
+        let turn = tokio::select! {
+            biased;
+            () = stop.cancelled() => return,
+            turn = controller.queue().next() => turn,
+        };
+        let Some(turn) = turn else { return };
+        let next = controller.pass(turn.key()).await;
+        turn.done(next);
+    }
+}
+
+/// What a lane has seen last.
+#[derive(Debug, Default)]
+struct Seen {
+    epoch: Option<Epoch>,
+    session: u64,
+    /// The session of which it was said that the plugin lacks the capability.
+    lacking: u64,
+}
+
+async fn keep<C: Controller>(controller: Arc<C>, mut conditions: Conditions) {
+    for store in &mut conditions.stores {
+        // The store lives as long as the host: it can only become ready.
+        drop(store.wait_for(|ready| *ready).await);
+    }
+    let mut seen = Seen::default();
+    let mut tick = tokio::time::interval(TICK);
+    loop {
+        let open = look(&*controller, &mut conditions, &mut seen);
+        conditions.running.set(i64::from(open));
+        tokio::select! {
+            changed = conditions.standing.changed() => if changed.is_err() { return },
+            changed = conditions.session.changed() => if changed.is_err() { return },
+            _ = tick.tick() => {
+                let stats = controller.queue().stats();
+                if stats.longest < STUCK {
+                    conditions.heartbeat.beat();
+                }
+                conditions.queue.show(stats);
+                controller.tick();
+            }
+        }
+    }
+}
+
+/// Opens or closes the lane, by what holds now; whether it is open.
+fn look<C: Controller>(controller: &C, conditions: &mut Conditions, seen: &mut Seen) -> bool {
+    let leading = match &*conditions.standing.borrow_and_update() {
+        Standing::Leading(term) => Some(term.epoch.clone()),
+        Standing::Standby | Standing::Draining(_) => None,
+    };
+    let session = conditions.session.borrow_and_update().clone();
+    let able = session.description.as_deref().is_some_and(|it| is_able::<C>(it, session.session, seen));
+    let open = leading.is_some() && session.state.takes_work() && able;
+    if !open {
+        controller.queue().pause();
+    }
+    if leading.is_some() && leading != seen.epoch {
+        controller.queue().clear();
+        if let Some(epoch) = &leading {
+            controller.begin_term(epoch);
+        }
+        controller.add_all();
+        seen.epoch = leading;
+        seen.session = session.session;
+    }
+    if open && session.session != seen.session {
+        controller.queue().wake_backoffs();
+        controller.add_all();
+        seen.session = session.session;
+    }
+    if open {
+        controller.queue().resume();
+    }
+    open
+}
+
+/// Whether the plugin declares what the controller needs; if not, one line says so for each session.
+fn is_able<C: Controller>(description: &Description, session: u64, seen: &mut Seen) -> bool {
+    let able = description.can(C::CAPABILITY);
+    if !able && seen.lacking != session {
+        seen.lacking = session;
+        tracing::info!(
+            controller = C::NAME,
+            plugin = description.provider,
+            "off: the plugin does not declare capability {}",
+            C::CAPABILITY.name()
+        );
+    }
+    able
+}

@@ -1,0 +1,249 @@
+//! The node controller: initialises nodes and keeps what it wrote on them.
+//!
+//! Reads the node store and the plugin's instances; decides in `bulkhead_core::node::plan`.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bulkhead_core::cloud::{Capability, Description, InstanceAnswer};
+use bulkhead_core::election::Epoch;
+use bulkhead_core::ids::{NodeName, Uid};
+use bulkhead_core::node::plan::{Action, Conclusion, Need, Observed, Plan, conclude, need, plan, wakes};
+use bulkhead_core::node::view::NodeView;
+use bulkhead_core::outcome::{Next, Notice, Told, WriteFailure};
+
+use super::lane::Controller;
+use super::{Effects, ROUNDS};
+use crate::clock;
+use crate::kube::events::{EventSpec, Regarding};
+use crate::kube::stores::Store;
+use crate::kube::writer::NodePatch;
+use crate::loader::InstanceLoader;
+use crate::metrics::NodeMetrics;
+use crate::queue::Queue;
+
+/// Initialises nodes and keeps what it wrote on them.
+#[derive(Debug)]
+pub struct NodeController {
+    nodes: Store<NodeView>,
+    loader: InstanceLoader,
+    effects: Effects,
+    queue: Queue<NodeName>,
+    refresh: Duration,
+    metrics: NodeMetrics,
+    told: Mutex<HashMap<NodeName, (Uid, Told)>>,
+}
+
+impl NodeController {
+    /// A controller whose queue follows `nodes` from now on. Initialised nodes are compared with their instances
+    /// every `refresh`.
+    pub fn new(
+        nodes: Store<NodeView>,
+        loader: InstanceLoader,
+        effects: Effects,
+        queue: Queue<NodeName>,
+        refresh: Duration,
+        metrics: NodeMetrics,
+    ) -> Arc<Self> {
+        let keys = queue.clone();
+        nodes.on_change(move |old, new| match (old, new) {
+            (old, Some(new)) if wakes(old.map(|view| &**view), new) => keys.add(new.name.clone()),
+            (Some(old), None) => keys.add_now(old.name.clone()),
+            _ => {}
+        });
+        Arc::new(Self { nodes, loader, effects, queue, refresh, metrics, told: Mutex::default() })
+    }
+
+    fn told(&self) -> MutexGuard<'_, HashMap<NodeName, (Uid, Told)>> {
+        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn description(&self) -> Option<Arc<Description>> {
+        self.effects.plugin.subscribe().borrow().description.clone()
+    }
+
+    /// The node is there and the plugin has been asked: plans and performs until there is nothing left to do now.
+    async fn converge(&self, mut node: Arc<NodeView>, answer: &InstanceAnswer, plugin: &Description) -> Next {
+        for _ in 0..ROUNDS {
+            let claimed_by = self.claimed_by(&node, answer);
+            let planned = plan(&Observed {
+                node: &node,
+                answer,
+                plugin,
+                claimed_by: claimed_by.as_ref(),
+                refresh: self.refresh,
+            });
+            let action = match planned {
+                Plan::Write(action) => action,
+                Plan::Rest { notices, next } => {
+                    self.tell(&node, notices, next);
+                    return spread(next, self.refresh);
+                }
+            };
+            let written = self.perform(&node.name, &action).await;
+            match conclude(&action, written.as_ref().map(|_| ())) {
+                Conclusion::Again { notices } => {
+                    self.record(&node, &action, notices);
+                    let Ok(view) = written else { return Next::Backoff(Duration::ZERO) };
+                    self.nodes.absorb(view.clone());
+                    node = Arc::new(view);
+                }
+                Conclusion::Reread => match self.effects.writer.read_node(&node.name).await {
+                    Ok(Some(view)) if view.uid == node.uid && need(&view, plugin) != Need::Nothing => {
+                        self.nodes.absorb(view.clone());
+                        node = Arc::new(view);
+                    }
+                    // Gone, or another node of that name: the watch brings the key back.
+                    Ok(_) => return Next::AwaitChange,
+                    Err(error) => {
+                        tracing::debug!(node = %node.name, %error, "reading the node failed");
+                        return Next::Backoff(Duration::ZERO);
+                    }
+                },
+                Conclusion::Rest { notices, next } => {
+                    if let Err(failure) = &written {
+                        tracing::debug!(node = %node.name, ?failure, "writing the node failed");
+                    }
+                    self.tell(&node, notices, next);
+                    return next;
+                }
+            }
+        }
+        Next::Backoff(Duration::ZERO)
+    }
+
+    async fn perform(&self, name: &NodeName, action: &Action) -> Result<NodeView, WriteFailure> {
+        let writer = &self.effects.writer;
+        match action {
+            Action::WriteAddresses { uid, addresses } => {
+                self.effects.write(writer.patch_node_addresses(name, uid, addresses)).await
+            }
+            Action::Initialise { guard, provider_id, labels, taints } => {
+                let patch = NodePatch {
+                    provider_id: provider_id.clone().map(String::from),
+                    labels: labels.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect(),
+                    taints: Some(taints.clone()),
+                };
+                self.effects.write(writer.patch_node(name, guard, &patch)).await
+            }
+            Action::RepairLabels { guard, labels } => {
+                let patch = NodePatch {
+                    labels: labels.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect(),
+                    ..NodePatch::default()
+                };
+                self.effects.write(writer.patch_node(name, guard, &patch)).await
+            }
+        }
+    }
+
+    /// Another node that already has the provider ID that the plugin gives for `node`.
+    fn claimed_by(&self, node: &NodeView, answer: &InstanceAnswer) -> Option<NodeName> {
+        let InstanceAnswer::Found(instance) = answer else { return None };
+        if node.provider_id.is_some() {
+            return None;
+        }
+        let claims = |other: &Arc<NodeView>| {
+            other.name != node.name && other.provider_id.as_deref() == Some(instance.provider_id.as_str())
+        };
+        self.nodes.find(claims).map(|other| other.name.clone())
+    }
+
+    fn record(&self, node: &NodeView, action: &Action, notices: Vec<Notice>) {
+        match action {
+            Action::Initialise { .. } => {
+                let age = clock::wall().0.saturating_sub(node.created_at.0);
+                let age = Duration::from_micros(u64::try_from(age).unwrap_or(0)).as_secs_f64();
+                self.metrics.initial_sync_delay.observe(age);
+                self.metrics.taint_removal_delay.observe(age);
+                tracing::info!(node = %node.name, "node initialised");
+            }
+            Action::WriteAddresses { .. } | Action::RepairLabels { .. } => {
+                tracing::debug!(node = %node.name, ?action, "node written");
+            }
+        }
+        self.emit(node, notices);
+    }
+
+    /// Tells what was not told before; a node at rest has nothing left to complain about.
+    fn tell(&self, node: &NodeView, notices: Vec<Notice>, next: Next) {
+        let news = {
+            let mut told = self.told();
+            let (uid, memory) =
+                told.entry(node.name.clone()).or_insert_with(|| (node.uid.clone(), Told::default()));
+            if *uid != node.uid || (notices.is_empty() && !matches!(next, Next::Backoff(_))) {
+                *memory = Told::default();
+                uid.clone_from(&node.uid);
+            }
+            memory.news(notices)
+        };
+        for notice in &news {
+            tracing::warn!(node = %node.name, "{}", notice.note);
+        }
+        self.emit(node, news);
+    }
+
+    fn emit(&self, node: &NodeView, notices: Vec<Notice>) {
+        for notice in notices {
+            let regarding = Regarding::node(&node.name, &node.uid);
+            self.effects.events.emit(EventSpec::from_notice(regarding, "Initialise", notice));
+        }
+    }
+}
+
+impl Controller for NodeController {
+    type Key = NodeName;
+
+    const NAME: &'static str = "cloud-node-controller";
+    const CAPABILITY: Capability = Capability::Instances;
+
+    fn queue(&self) -> &Queue<NodeName> {
+        &self.queue
+    }
+
+    fn begin_term(&self, _epoch: &Epoch) {
+        self.told().clear();
+    }
+
+    fn add_all(&self) {
+        for node in self.nodes.snapshot() {
+            self.queue.add(node.name.clone());
+        }
+    }
+
+    fn tick(&self) {
+        let waiting = self.nodes.snapshot().iter().filter(|node| node.is_uninitialized()).count();
+        self.metrics.uninitialized.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+    }
+
+    async fn pass(&self, name: &NodeName) -> Next {
+        let Some(node) = self.nodes.get(name) else {
+            self.told().remove(name);
+            return Next::AwaitChange;
+        };
+        let Some(plugin) = self.description() else { return Next::Backoff(Duration::ZERO) };
+        if need(&node, &plugin) == Need::Nothing {
+            return Next::AwaitChange;
+        }
+        let answer = self.loader.load(Arc::clone(&node)).await;
+        // The object may have changed while the cloud was asked: decide on what it is now.
+        match self.nodes.get(name) {
+            Some(now) if now.uid == node.uid => {
+                if need(&now, &plugin) == Need::Nothing {
+                    return Next::AwaitChange;
+                }
+                self.converge(now, &answer, &plugin).await
+            }
+            Some(_) => Next::After(Duration::ZERO),
+            None => Next::AwaitChange,
+        }
+    }
+}
+
+/// Nodes that were initialised together are not refreshed together.
+fn spread(next: Next, refresh: Duration) -> Next {
+    match next {
+        Next::After(pause) if pause == refresh => Next::After(refresh.mul_f64(rand::random_range(0.8..1.2))),
+        other => other,
+    }
+}

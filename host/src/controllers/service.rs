@@ -1,0 +1,258 @@
+//! The service controller: keeps one load balancer for each Service that asks for one.
+//!
+//! Reads the Service and node stores; decides in `bulkhead_core::service::plan`. One key has one owner: two calls for
+//! one Service never overlap.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bulkhead_core::cloud::{Capability, Description, LoadBalancerAnswer};
+use bulkhead_core::election::Epoch;
+use bulkhead_core::ids::{Mark, ServiceKey, Uid};
+use bulkhead_core::node::view::NodeView;
+use bulkhead_core::outcome::{Next, Notice, Severity};
+use bulkhead_core::service::plan::{Observed, Then, conclude, plan};
+use bulkhead_core::service::targets::{self, Selection};
+use bulkhead_core::service::view::ServiceView;
+use bulkhead_proto::mark::mark;
+use uuid::Uuid;
+
+use self::memories::Memories;
+use super::lane::Controller;
+use super::{Effects, ROUNDS};
+use crate::clock;
+use crate::kube::events::{EventSpec, Regarding};
+use crate::kube::stores::Store;
+use crate::metrics::ServiceMetrics;
+use crate::queue::Queue;
+
+mod memories;
+mod perform;
+
+/// How long node changes are gathered before load balancers hear of them.
+const DEBOUNCE: Duration = Duration::from_millis(200);
+
+/// Keeps one load balancer for each Service that asks for one.
+#[derive(Debug)]
+pub struct ServiceController {
+    services: Store<ServiceView>,
+    nodes: Store<NodeView>,
+    effects: Effects,
+    queue: Queue<ServiceKey>,
+    cluster_uid: String,
+    metrics: ServiceMetrics,
+    memories: Memories,
+    targets: Mutex<Option<Cached>>,
+}
+
+/// The selection of one state of the node store, for one plugin.
+#[derive(Debug)]
+struct Cached {
+    generation: u64,
+    plugin: Arc<Description>,
+    selection: Arc<Selection>,
+}
+
+impl ServiceController {
+    /// A controller whose queue follows `services` and `nodes` from now on.
+    pub fn new(
+        services: Store<ServiceView>,
+        nodes: Store<NodeView>,
+        effects: Effects,
+        queue: Queue<ServiceKey>,
+        cluster_uid: String,
+        metrics: ServiceMetrics,
+    ) -> Arc<Self> {
+        let keys = queue.clone();
+        services.on_change(move |old, new| {
+            let is_another_wish = match (old, new) {
+                (Some(old), Some(new)) => {
+                    old.spec != new.spec
+                        || old.is_deleting() != new.is_deleting()
+                        || old.is_load_balancer != new.is_load_balancer
+                }
+                _ => true,
+            };
+            if let Some(service) = new.or(old) {
+                // What failed before is not what is wanted now.
+                if is_another_wish { keys.add_now(service.key.clone()) } else { keys.add(service.key.clone()) }
+            }
+        });
+        let (keys, all, session) = (queue.clone(), services.clone(), effects.plugin.subscribe());
+        nodes.on_change(move |old, new| {
+            let Some(plugin) = session.borrow().description.clone() else { return };
+            if targets::matters(old.map(|view| &**view), new.map(|view| &**view), &plugin) {
+                for service in all.snapshot() {
+                    keys.add_after(service.key.clone(), DEBOUNCE);
+                }
+            }
+        });
+        Arc::new(Self {
+            services,
+            nodes,
+            effects,
+            queue,
+            cluster_uid,
+            metrics,
+            memories: Memories::default(),
+            targets: Mutex::default(),
+        })
+    }
+
+    /// The nodes to send traffic to, as the store has them now.
+    fn selection(&self, plugin: &Arc<Description>) -> Arc<Selection> {
+        let generation = self.nodes.generation();
+        let mut cached = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*cached {
+            Some(known) if known.generation == generation && Arc::ptr_eq(&known.plugin, plugin) => {
+                Arc::clone(&known.selection)
+            }
+            _ => {
+                let selection = Arc::new(targets::select(&self.nodes.snapshot(), plugin));
+                *cached = Some(Cached {
+                    generation,
+                    plugin: Arc::clone(plugin),
+                    selection: Arc::clone(&selection),
+                });
+                selection
+            }
+        }
+    }
+
+    /// Works on one object of one key until there is nothing left to do now.
+    async fn converge(&self, mut object: Object, plugin: &Arc<Description>) -> Next {
+        for _ in 0..ROUNDS {
+            match self.step(&mut object, plugin).await {
+                Then::Again => {}
+                Then::Reread => match self.reread(&object).await {
+                    Some(service) => object.service = service,
+                    None => return Next::Backoff(Duration::ZERO),
+                },
+                Then::Rest(next) => return next,
+            }
+        }
+        Next::Backoff(Duration::ZERO)
+    }
+
+    /// Observes, plans one step, performs it, concludes and records.
+    async fn step(&self, object: &mut Object, plugin: &Arc<Description>) -> Then {
+        let selection = self.selection(plugin);
+        let (epoch, memory) = self.memories.get(&object.key, &object.uid);
+        let mark = Mark(mark(&self.cluster_uid, &object.uid.0, ""));
+        let observed = Observed {
+            service: object.service.as_deref(),
+            key: &object.key,
+            uid: &object.uid,
+            mark: &mark,
+            memory: &memory,
+            plugin,
+            targets: &selection,
+            looked: object.looked.as_ref(),
+            fresh_request_id: &Uuid::new_v4().to_string(),
+            now: clock::now(),
+        };
+        let planned = plan(&observed);
+        let mut memory = memory.clone();
+        let news = memory.announce(&planned);
+        self.emit(object, news);
+        let Some(done) = self.perform(object, &planned.step, &selection, epoch.as_ref()).await else {
+            return Then::Rest(Next::AwaitChange);
+        };
+        let looked = done.looked().cloned();
+        let conclusion = conclude(&Observed { memory: &memory, ..observed }, &planned.step, done.performed);
+        self.memories.put(&object.key, &object.uid, epoch.as_ref(), conclusion.memory);
+        self.emit(object, conclusion.notices);
+        if let Some(service) = done.service {
+            object.service = Some(service);
+        }
+        object.looked = looked.or(object.looked.take());
+        conclusion.then
+    }
+
+    /// The object as the API server has it now: `Some(None)` if it is gone, `None` if the API server does not say.
+    async fn reread(&self, object: &Object) -> Option<Option<Arc<ServiceView>>> {
+        match self.effects.writer.read_service(&object.key).await {
+            Ok(Some(view)) if view.uid == object.uid => {
+                self.services.absorb(view.clone());
+                Some(Some(Arc::new(view)))
+            }
+            Ok(_) => Some(None),
+            Err(error) => {
+                tracing::debug!(service = %object.key, %error, "reading the Service failed");
+                None
+            }
+        }
+    }
+
+    fn emit(&self, object: &Object, notices: Vec<Notice>) {
+        for notice in notices {
+            match notice.severity {
+                Severity::Warning => {
+                    tracing::warn!(service = %object.key, reason = notice.reason, "{}", notice.note);
+                }
+                Severity::Normal => {
+                    tracing::info!(service = %object.key, reason = notice.reason, "{}", notice.note);
+                }
+            }
+            // A Service that is gone has nobody left to read its Events.
+            if object.service.is_some() {
+                let regarding = Regarding::service(&object.key, &object.uid);
+                self.effects.events.emit(EventSpec::from_notice(regarding, "Sync", notice));
+            }
+        }
+    }
+}
+
+/// One object of a key: a Service that was deleted and made again has two.
+#[derive(Debug)]
+struct Object {
+    key: ServiceKey,
+    uid: Uid,
+    /// `None`: it is gone.
+    service: Option<Arc<ServiceView>>,
+    /// What the plugin said of its load balancer in this pass, if it was asked.
+    looked: Option<LoadBalancerAnswer>,
+}
+
+impl Controller for ServiceController {
+    type Key = ServiceKey;
+
+    const NAME: &'static str = "service-lb-controller";
+    const CAPABILITY: Capability = Capability::Lb;
+
+    fn queue(&self) -> &Queue<ServiceKey> {
+        &self.queue
+    }
+
+    fn begin_term(&self, epoch: &Epoch) {
+        self.memories.begin(epoch);
+    }
+
+    fn add_all(&self) {
+        for service in self.services.snapshot() {
+            self.queue.add(service.key.clone());
+        }
+    }
+
+    async fn pass(&self, key: &ServiceKey) -> Next {
+        let Some(plugin) = self.effects.plugin.subscribe().borrow().description.clone() else {
+            return Next::Backoff(Duration::ZERO);
+        };
+        let service = self.services.get(key);
+        let current = service.as_ref().map(|service| service.uid.clone());
+        for uid in self.memories.others(key, current.as_ref()) {
+            let object = Object { key: key.clone(), uid: uid.clone(), service: None, looked: None };
+            let next = self.converge(object, &plugin).await;
+            // What an earlier object left in the cloud goes before its successor gets anything.
+            if self.memories.has(key, &uid) {
+                return next;
+            }
+        }
+        match (service, current) {
+            (Some(service), Some(uid)) => {
+                self.converge(Object { key: key.clone(), uid, service: Some(service), looked: None }, &plugin).await
+            }
+            _ => Next::AwaitChange,
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! A token bucket.
+
+use std::num::NonZeroUsize;
+use std::time::Duration;
+
+use bulkhead_core::clock::Instant;
+
+/// How many events a second may pass, and how many at once.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Rate {
+    /// Events a second; finite and positive.
+    pub per_second: f64,
+    /// How many may pass at once.
+    pub burst: NonZeroUsize,
+}
+
+/// The bucket as the one time that says it all: when it will be full again.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    /// What one event takes.
+    interval: Duration,
+    /// How far the time of fullness may lie ahead without a wait.
+    tolerance: Duration,
+    full_at: Instant,
+}
+
+impl Bucket {
+    pub(super) fn new(rate: Rate) -> Self {
+        // A rate that is no rate makes the longest interval, not a panic.
+        let interval = Duration::try_from_secs_f64(rate.per_second.recip()).unwrap_or(Duration::MAX);
+        let others = u32::try_from(rate.burst.get() - 1).unwrap_or(u32::MAX);
+        Self {
+            interval,
+            tolerance: interval.saturating_mul(others),
+            full_at: Instant::ORIGIN,
+        }
+    }
+
+    /// Takes one token; how long to wait before using it.
+    pub(super) fn take(&mut self, now: Instant) -> Duration {
+        let start = self.full_at.max(now);
+        self.full_at = start + self.interval;
+        start.saturating_since(now).saturating_sub(self.tolerance)
+    }
+
+    /// Takes one token if that needs no wait; whether it did.
+    pub(super) fn try_take(&mut self, now: Instant) -> bool {
+        let free = self.full_at.saturating_since(now) <= self.tolerance;
+        if free {
+            self.full_at = self.full_at.max(now) + self.interval;
+        }
+        free
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const ORIGIN: Instant = Instant::ORIGIN;
+
+    fn bucket(per_second: f64, burst: usize) -> Bucket {
+        Bucket::new(Rate {
+            per_second,
+            burst: NonZeroUsize::new(burst).unwrap(),
+        })
+    }
+
+    #[test]
+    fn a_burst_goes_at_once_and_the_rest_at_the_rate() {
+        let mut bucket = bucket(10.0, 3);
+        let waits: Vec<u128> = (0..5).map(|_| bucket.take(ORIGIN).as_millis()).collect();
+        assert_eq!(waits, [0, 0, 0, 100, 200]);
+        assert_eq!(bucket.take(ORIGIN + Duration::from_secs(60)), Duration::ZERO);
+    }
+
+    #[test]
+    fn who_does_not_wait_gets_the_burst_and_then_one_an_interval() {
+        let mut bucket = bucket(1.0 / 300.0, 25);
+        let passed = |bucket: &mut Bucket, at: u64| {
+            (0..100)
+                .filter(|_| bucket.try_take(ORIGIN + Duration::from_secs(at)))
+                .count()
+        };
+        assert_eq!(
+            [0, 299, 300, 900, 90_000].map(|at| passed(&mut bucket, at)),
+            [25, 0, 1, 2, 25]
+        );
+    }
+
+    #[test]
+    fn a_rate_that_is_none_does_not_panic() {
+        for per_second in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            bucket(per_second, usize::MAX).take(ORIGIN);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_second_sees_more_than_burst_and_rate(
+            gaps in proptest::collection::vec(0_u64..400, 1..100), per_second in 1_u32..50, burst in 1_usize..20,
+        ) {
+            let mut bucket = bucket(f64::from(per_second), burst);
+            let mut now = ORIGIN;
+            let mut sent = Vec::new();
+            for gap in gaps {
+                now = now + Duration::from_millis(gap);
+                sent.push(now + bucket.take(now));
+            }
+            for start in &sent {
+                let within = sent.iter().filter(|at| *at >= start && at.saturating_since(*start) < Duration::from_secs(1));
+                prop_assert!(within.count() <= burst + usize::try_from(per_second).unwrap() + 1);
+            }
+        }
+    }
+}

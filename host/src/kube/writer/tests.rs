@@ -1,0 +1,159 @@
+use std::sync::Mutex;
+
+use axum::body::Body as Answer;
+use bulkhead_core::node::view::AddressType;
+use http::Response;
+use rstest::rstest;
+use serde_json::json;
+
+use super::*;
+use crate::kube::fake::{self, Sent};
+
+type Counts = Arc<Mutex<Vec<(&'static str, &'static str)>>>;
+
+fn writer(client: Client) -> (Writer, Counts) {
+    let counts = Counts::default();
+    let counted = Arc::clone(&counts);
+    let count = move |row, result| counted.lock().unwrap().push((row, result));
+    (Writer::new(client, NonZeroUsize::new(2).unwrap(), count), counts)
+}
+
+fn node_answer(_: &Sent) -> Response<Answer> {
+    fake::json_answer(
+        200,
+        &json!({ "metadata": { "name": "a", "uid": "u-1", "resourceVersion": "18", "managedFields": [{}] } }),
+    )
+}
+
+fn service_answer(_: &Sent) -> Response<Answer> {
+    fake::json_answer(200, &json!({ "metadata": { "namespace": "ns", "name": "s", "resourceVersion": "18" } }))
+}
+
+fn guard() -> Guard {
+    Guard { uid: Uid("u-1".into()), resource_version: "17".into() }
+}
+
+fn node() -> NodeName {
+    NodeName("a".into())
+}
+
+fn service() -> ServiceKey {
+    ServiceKey { namespace: "ns".into(), name: "s".into() }
+}
+
+fn sent(line: &str, content_type: &str, body: Value) -> Vec<Sent> {
+    vec![Sent { line: line.into(), content_type: Some(content_type.into()), body }]
+}
+
+#[tokio::test]
+async fn addresses_go_to_the_status_as_a_json_merge_patch() {
+    let (client, log) = fake::client(node_answer);
+    let (writer, counts) = writer(client);
+    let addresses = [NodeAddress { kind: AddressType::InternalIp, address: "10.0.0.1".into() }];
+    let view = writer.patch_node_addresses(&node(), &guard().uid, &addresses).await.unwrap();
+    assert_eq!((view.name, view.resource_version.as_str()), (node(), "18"));
+    let body = json!({ "metadata": { "uid": "u-1" },
+        "status": { "addresses": [{ "type": "InternalIP", "address": "10.0.0.1" }] } });
+    let line = "PATCH /api/v1/nodes/a/status?&fieldManager=bulkhead";
+    assert_eq!(log.all(), sent(line, "application/merge-patch+json", body));
+    assert_eq!(*counts.lock().unwrap(), [("patch-node-addresses", "ok")]);
+}
+
+#[tokio::test]
+async fn a_node_is_changed_by_a_json_merge_patch() {
+    let (client, log) = fake::client(node_answer);
+    let changes = NodePatch { provider_id: Some("a://1".into()), ..NodePatch::default() };
+    writer(client).0.patch_node(&node(), &guard(), &changes).await.unwrap();
+    let body =
+        json!({ "metadata": { "uid": "u-1", "resourceVersion": "17" }, "spec": { "providerID": "a://1" } });
+    let line = "PATCH /api/v1/nodes/a?&fieldManager=bulkhead";
+    assert_eq!(log.all(), sent(line, "application/merge-patch+json", body));
+}
+
+#[tokio::test]
+async fn finalizers_go_to_the_status_as_a_json_merge_patch() {
+    let (client, log) = fake::client(service_answer);
+    let view = writer(client).0.patch_service_finalizers(&service(), &guard(), &["f".into()]).await.unwrap();
+    assert_eq!(view.key, service());
+    let body = json!({ "metadata": { "uid": "u-1", "resourceVersion": "17", "finalizers": ["f"] } });
+    let line = "PATCH /api/v1/namespaces/ns/services/s/status?&fieldManager=bulkhead";
+    assert_eq!(log.all(), sent(line, "application/merge-patch+json", body));
+}
+
+#[tokio::test]
+async fn a_service_status_is_changed_by_a_strategic_merge_patch() {
+    let (client, log) = fake::client(service_answer);
+    let changes = ServiceStatusPatch { ingress: Some(&[]), ..ServiceStatusPatch::default() };
+    writer(client).0.patch_service_status(&service(), &guard().uid, changes).await.unwrap();
+    let body = json!({ "metadata": { "uid": "u-1" }, "status": { "loadBalancer": { "ingress": null } } });
+    let line = "PATCH /api/v1/namespaces/ns/services/s/status?&fieldManager=bulkhead";
+    assert_eq!(log.all(), sent(line, "application/strategic-merge-patch+json", body));
+}
+
+#[tokio::test]
+async fn a_read_asks_the_database_and_knows_absence() {
+    let (client, log) = fake::client(|sent| match sent.line.contains("nodes") {
+        true => node_answer(sent),
+        false => fake::refusal(404, "NotFound", &json!({})),
+    });
+    let (writer, counts) = writer(client);
+    assert_eq!(writer.read_node(&node()).await.unwrap().unwrap().name, node());
+    assert_eq!(writer.read_service(&service()).await, Ok(None));
+    assert_eq!(log.lines(), ["GET /api/v1/nodes/a", "GET /api/v1/namespaces/ns/services/s"]);
+    assert!(counts.lock().unwrap().is_empty());
+}
+
+fn plain(code: u16, body: &'static str) -> Response<Answer> {
+    Response::builder().status(code).header("Retry-After", "4").body(Answer::from(body)).unwrap()
+}
+
+#[rstest]
+#[case::conflict(|_: &Sent| fake::refusal(409, "Conflict", &json!({})), ApiError::Conflict)]
+#[case::another_object(
+    |_: &Sent| fake::refusal(422, "Invalid", &json!({ "causes": [{ "field": "metadata.uid" }] })),
+    ApiError::AnotherObject
+)]
+#[case::flow_control_answers_plain_text(
+    |_: &Sent| plain(429, "Too many requests, please try again later."),
+    ApiError::Throttled { retry_after: Some(Duration::from_secs(4)) }
+)]
+#[case::proxy(|_: &Sent| plain(502, "<html>"), ApiError::Refused { code: 502, message: String::new() })]
+#[tokio::test]
+async fn a_refused_write_is_sent_once_and_counted_by_its_kind(
+    #[case] answer: fn(&Sent) -> Response<Answer>,
+    #[case] expected: ApiError,
+) {
+    let (client, log) = fake::client(answer);
+    let (writer, counts) = writer(client);
+    let result = writer.patch_node(&node(), &guard(), &NodePatch::default()).await;
+    assert_eq!(result, Err(expected.clone()));
+    assert_eq!(*counts.lock().unwrap(), [("patch-node", expected.kind())]);
+    assert_eq!(log.all().len(), 1);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_no_json_leaves_the_outcome_unknown() {
+    let (client, _) = fake::client(|_| plain(200, "<html>"));
+    let error = writer(client).0.read_node(&node()).await.unwrap_err();
+    assert_eq!(error.kind(), "unreachable");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_without_an_answer_ends_at_its_deadline() {
+    let (writer, counts) = writer(fake::silent_client());
+    let error = writer.patch_node(&node(), &guard(), &NodePatch::default()).await.unwrap_err();
+    assert_eq!(error, ApiError::Deadline { after: DEADLINE });
+    assert_eq!(*counts.lock().unwrap(), [("patch-node", "deadline")]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_writes_are_in_flight_than_there_are_places() {
+    let (writer, _) = writer(fake::silent_client());
+    #[expect(clippy::disallowed_methods, reason = "measures paused time")]
+    let start = tokio::time::Instant::now();
+    let (name, uid) = (node(), guard().uid);
+    let write = || writer.patch_node_addresses(&name, &uid, &[]);
+    let results = tokio::join!(write(), write(), write());
+    assert!(results.0.is_err() && results.1.is_err() && results.2.is_err());
+    assert!(start.elapsed() >= DEADLINE * 2);
+}

@@ -1,0 +1,85 @@
+use prometheus_client::encoding::prometheus_text;
+
+use super::*;
+
+fn scrape(use_metrics: impl FnOnce(&Metrics)) -> String {
+    let mut registry = Registry::default();
+    let metrics = Metrics::register(&mut registry);
+    use_metrics(&metrics);
+    let mut text = String::new();
+    prometheus_text::encode(&mut text, &registry).unwrap();
+    text
+}
+
+#[track_caller]
+fn assert_line(text: &str, line: &str) {
+    assert!(text.lines().any(|l| l == line), "no line {line:?} in:\n{text}");
+}
+
+#[test]
+fn names_and_labels_are_those_of_dashboards() {
+    let text = scrape(|metrics| {
+        let queue = metrics.workqueues.queue("service");
+        queue.depth.set(3);
+        queue.adds.inc();
+        queue.retries.inc();
+        queue.unfinished_work.set(1.5);
+        queue.longest_running.set(0.5);
+        queue.queue_duration.observe(0.002);
+        queue.work_duration.observe(11.0);
+        metrics.leadership.master("cloud-controller-manager").set(1);
+        metrics.leadership.running("cloud-node").set(1);
+        metrics.nodes.taint_removal_delay.observe(5.0);
+        metrics.nodes.uninitialized.set(2);
+        metrics.services.loadbalancer_syncs.inc();
+        metrics.services.nodesync_errors.inc();
+        metrics.plugins.call("local", "GetInstances", "ok", 0.0001);
+        metrics.plugins.session("local");
+        metrics.api.write("patch-node", "conflict");
+        metrics.api.events_dropped.inc();
+    });
+    for line in [
+        r#"workqueue_depth{name="service"} 3"#,
+        r#"workqueue_adds_total{name="service"} 1"#,
+        r#"workqueue_retries_total{name="service"} 1"#,
+        r#"workqueue_unfinished_work_seconds{name="service"} 1.5"#,
+        r#"workqueue_longest_running_processor_seconds{name="service"} 0.5"#,
+        r#"workqueue_queue_duration_seconds_count{name="service"} 1"#,
+        r#"workqueue_work_duration_seconds_bucket{name="service",le="+Inf"} 1"#,
+        r#"leader_election_master_status{name="cloud-controller-manager"} 1"#,
+        r#"running_managed_controllers{name="cloud-node",manager="cloud-controller-manager"} 1"#,
+        r#"node_controller_cloud_provider_taint_removal_delay_seconds_bucket{le="4"} 0"#,
+        r#"node_controller_cloud_provider_taint_removal_delay_seconds_bucket{le="1024"} 1"#,
+        "node_controller_initial_node_sync_delay_seconds_count 0",
+        "bulkhead_nodes_uninitialized 2",
+        "service_controller_loadbalancer_sync_total 1",
+        "service_controller_nodesync_error_total 1",
+        r#"service_controller_nodesync_latency_seconds_bucket{le="16384"} 0"#,
+        "service_controller_update_loadbalancer_host_latency_seconds_count 0",
+        r#"bulkhead_plugin_calls_total{plugin="local",verb="GetInstances",result="ok"} 1"#,
+        r#"bulkhead_plugin_call_duration_seconds_count{plugin="local",verb="GetInstances"} 1"#,
+        r#"bulkhead_plugin_sessions_total{plugin="local"} 1"#,
+        r#"bulkhead_api_writes_total{verb="patch-node",result="conflict"} 1"#,
+        "bulkhead_events_dropped_total 1",
+        concat!(
+            r#"bulkhead_build_info{version=""#,
+            env!("CARGO_PKG_VERSION"),
+            r#""} 1"#
+        ),
+    ] {
+        assert_line(&text, line);
+    }
+}
+
+#[test]
+fn the_process_reports_plausible_figures() {
+    let text = scrape(|_| ());
+    let figure = |name: &str| -> i64 {
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.expect(name).parse().expect(name)
+    };
+    assert!(figure("process_resident_memory_bytes") > 1 << 20);
+    assert!((3..10_000).contains(&figure("process_open_fds")));
+}

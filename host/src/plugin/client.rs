@@ -1,0 +1,473 @@
+//! What controllers hold of a plugin: its state, and its verbs as functions over the core's values.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bulkhead_core::cloud::{
+    Capability, Certainty, Deleted, Ensured, Failure, InstanceAnswer, LoadBalancerAnswer, Reason,
+    TargetsAnswer,
+};
+use bulkhead_core::election::Epoch;
+use bulkhead_core::node::view::NodeView;
+use bulkhead_core::service::node_set::NodeSet;
+use bulkhead_core::service::request::{BalancerRef, Current, Intent};
+use bulkhead_core::service::spec::{Circumstances, Spec};
+use bulkhead_proto::v1;
+use prost::Message as _;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::call::{CallError, Class, Verb, own_failure, rpc};
+use super::convert::text::clean;
+use super::convert::{Parsed, balancers, instances, requests};
+use super::link::Link;
+use super::session::{Board, SessionView};
+use super::{Aspect, Settings};
+
+const GET_INSTANCES: Verb = Verb {
+    name: "GetInstances",
+    class: Class::Read,
+};
+const PUT_NODE_SET: Verb = Verb {
+    name: "PutNodeSet",
+    class: Class::Handshake,
+};
+const ENSURE: Verb = Verb {
+    name: "EnsureLoadBalancer",
+    class: Class::Write,
+};
+const UPDATE_TARGETS: Verb = Verb {
+    name: "UpdateTargets",
+    class: Class::Write,
+};
+const LOOK: Verb = Verb {
+    name: "GetLoadBalancers",
+    class: Class::Look,
+};
+const DELETE: Verb = Verb {
+    name: "DeleteLoadBalancer",
+    class: Class::Write,
+};
+
+/// Requests are split above this size.
+const BATCH_BYTES: usize = 3 << 20;
+/// Sets up to this many members go along in every request.
+const INLINE_MEMBERS: usize = 8;
+
+/// A plugin, whatever its state. Clones are the same plugin.
+#[derive(Clone, Debug)]
+pub struct PluginHandle {
+    settings: Arc<Settings>,
+    view: watch::Receiver<SessionView>,
+    link: watch::Receiver<Option<Arc<Link>>>,
+}
+
+/// What a load balancer is to become.
+#[derive(Clone, Copy, Debug)]
+pub struct Ensure<'a> {
+    /// Whose it is, and what is known of it.
+    pub balancer: &'a BalancerRef,
+    /// What it is to be.
+    pub spec: &'a Spec,
+    /// The spec's digest.
+    pub spec_digest: &'a str,
+    /// Where it may send traffic.
+    pub targets: &'a Arc<NodeSet>,
+}
+
+/// The right and the wish to write.
+#[derive(Clone, Copy, Debug)]
+pub struct Right<'a> {
+    /// The wish.
+    pub intent: &'a Intent,
+    /// The term of leadership that gives the right.
+    pub epoch: &'a Epoch,
+    /// Cancelled when the right is lost: the call is given up.
+    pub cancel: &'a CancellationToken,
+}
+
+impl PluginHandle {
+    pub(crate) fn new(settings: Arc<Settings>, board: &Board) -> Self {
+        Self {
+            settings,
+            view: board.subscribe(),
+            link: board.link(),
+        }
+    }
+
+    /// The plugin's name in metrics and logs.
+    pub fn name(&self) -> &str {
+        &self.settings.name
+    }
+
+    /// The state of the session, now and in future.
+    pub fn subscribe(&self) -> watch::Receiver<SessionView> {
+        self.view.clone()
+    }
+
+    /// Waits until no session holds a `Lead` of this host: each was told `Lead(0)` and has answered, or is gone.
+    pub async fn stood_down(&self) {
+        let mut view = self.view.clone();
+        // Without an owner there is no session either.
+        drop(view.wait_for(|view| !view.led).await);
+    }
+
+    /// Reads the instances of `nodes`: an answer for each, in their order. `max_age` zero asks the cloud itself.
+    ///
+    /// Goes out in as many calls as the plugin's limits ask for.
+    ///
+    /// # Errors
+    /// The first failure, if every call failed. If some passed, the nodes of the others have failed answers.
+    pub async fn get_instances(
+        &self,
+        nodes: &[Arc<NodeView>],
+        aspects: &[Aspect],
+        max_age: Duration,
+    ) -> Result<Vec<InstanceAnswer>, Failure> {
+        let link = self.link(GET_INSTANCES)?;
+        let limit = self
+            .view
+            .borrow()
+            .description
+            .as_ref()
+            .map_or(1, |it| it.max_batch_nodes);
+        let question = Question { aspects, max_age };
+        let mut answers = Vec::with_capacity(nodes.len());
+        let mut failures = Vec::new();
+        for batch in batches(nodes, limit) {
+            self.ask_batch(&link, batch, question, &mut answers, &mut failures)
+                .await;
+        }
+        let all_failed = answers
+            .iter()
+            .all(|answer| matches!(answer, Answer::CallFailed(_)));
+        match failures.into_iter().next() {
+            Some(failure) if all_failed => Err(failure),
+            _ => Ok(answers.into_iter().map(Answer::into_item).collect()),
+        }
+    }
+
+    /// Asks about one batch; in two halves, once, if it may have been too large.
+    async fn ask_batch(
+        &self,
+        link: &Link,
+        batch: &[Arc<NodeView>],
+        question: Question<'_>,
+        answers: &mut Vec<Answer>,
+        failures: &mut Vec<Failure>,
+    ) {
+        let result = self.ask(link, batch, question).await;
+        let (left, right) = batch.split_at(batch.len() / 2);
+        let parts = match result {
+            Err(error) if batch.len() > 1 && error.may_be_size() => {
+                vec![
+                    (left, self.ask(link, left, question).await),
+                    (right, self.ask(link, right, question).await),
+                ]
+            }
+            result => vec![(batch, result)],
+        };
+        for (part, result) in parts {
+            match result {
+                Ok(items) => answers.extend(items.into_iter().map(Answer::Item)),
+                Err(error) => {
+                    answers.extend(part.iter().map(|_| Answer::CallFailed(error.failure.clone())));
+                    failures.push(error.failure);
+                }
+            }
+        }
+    }
+
+    async fn ask(
+        &self,
+        link: &Link,
+        nodes: &[Arc<NodeView>],
+        question: Question<'_>,
+    ) -> Result<Vec<InstanceAnswer>, CallError> {
+        let request = v1::GetInstancesRequest {
+            cluster: Some(self.cluster()),
+            nodes: nodes.iter().map(|node| requests::node(node)).collect(),
+            aspects: question
+                .aspects
+                .iter()
+                .map(|aspect| wire_aspect(*aspect).into())
+                .collect(),
+            max_age: Some(requests::duration(question.max_age)),
+        };
+        let never = CancellationToken::new();
+        let send = rpc!(get_instances);
+        let response = link.call(GET_INSTANCES, &never, |_| request, send).await?;
+        Ok(checked(instances::answers(nodes, question.aspects, response))?)
+    }
+
+    /// Makes a Service's load balancer what `what` says.
+    ///
+    /// # Errors
+    /// The call failed; see `bulkhead_core::disposition` for what that means.
+    pub async fn ensure(&self, what: Ensure<'_>, right: Right<'_>) -> Result<Ensured, Failure> {
+        let link = self.link(ENSURE)?;
+        let spec = wire_spec(what.spec, what.balancer.current.as_ref());
+        let request = |node_set, soft_deadline| v1::EnsureLoadBalancerRequest {
+            cluster: Some(self.cluster()),
+            intent: Some(requests::intent(right.intent, right.epoch, soft_deadline)),
+            r#ref: Some(requests::balancer(what.balancer)),
+            spec: Some(spec.clone()),
+            spec_digest: what.spec_digest.to_owned(),
+            node_set: Some(node_set),
+        };
+        let call = async |node_set| {
+            let send = rpc!(ensure_load_balancer);
+            let response = link
+                .call(ENSURE, right.cancel, |soft| request(node_set, soft), send)
+                .await?;
+            Ok(checked(balancers::ensured(response))?)
+        };
+        let node_set = self.reference(&link, what.targets, right.cancel).await?;
+        match call(node_set).await {
+            Err(error) if is_unknown_set(&error) => {
+                link.sent_sets.forget(&what.targets.digest);
+                call(inline(what.targets)).await
+            }
+            result => result,
+        }
+        .map_err(|error: CallError| error.failure)
+    }
+
+    /// Changes the targets of load balancers, an answer for each item, in their order.
+    ///
+    /// Goes out in one call: more items than the plugin takes are refused.
+    ///
+    /// # Errors
+    /// The whole call failed.
+    pub async fn update_targets(
+        &self,
+        items: &[(&BalancerRef, &Arc<NodeSet>)],
+        right: Right<'_>,
+    ) -> Result<Vec<TargetsAnswer>, Failure> {
+        let link = self.link(UPDATE_TARGETS)?;
+        if items.len() > link.limits.batch_balancers {
+            let message = format!(
+                "{} items, the plugin takes {}",
+                items.len(),
+                link.limits.batch_balancers
+            );
+            return Err(own_failure(Reason::BatchTooLarge, Certainty::NotApplied, message));
+        }
+        let mut referred = Vec::with_capacity(items.len());
+        for (_, set) in items {
+            referred.push(self.reference(&link, set, right.cancel).await?);
+        }
+        match self.send_targets(&link, items, referred, right).await {
+            Err(error) if is_unknown_set(&error) => {
+                for (_, set) in items {
+                    link.sent_sets.forget(&set.digest);
+                }
+                let in_full = items.iter().map(|(_, set)| inline(set)).collect();
+                self.send_targets(&link, items, in_full, right).await
+            }
+            result => result,
+        }
+        .map_err(|error| error.failure)
+    }
+
+    async fn send_targets(
+        &self,
+        link: &Link,
+        items: &[(&BalancerRef, &Arc<NodeSet>)],
+        sets: Vec<v1::NodeSetRef>,
+        right: Right<'_>,
+    ) -> Result<Vec<TargetsAnswer>, CallError> {
+        let item =
+            |((balancer, _), set): (&(&BalancerRef, &Arc<NodeSet>), v1::NodeSetRef)| v1::UpdateTargetsItem {
+                r#ref: Some(requests::balancer(balancer)),
+                node_set: Some(set),
+            };
+        let request = |soft_deadline| v1::UpdateTargetsRequest {
+            cluster: Some(self.cluster()),
+            intent: Some(requests::intent(right.intent, right.epoch, soft_deadline)),
+            items: items.iter().zip(sets).map(item).collect(),
+        };
+        let send = rpc!(update_targets);
+        let response = link.call(UPDATE_TARGETS, right.cancel, request, send).await?;
+        let asked: Vec<&BalancerRef> = items.iter().map(|(balancer, _)| *balancer).collect();
+        Ok(checked(balancers::updated(&asked, response))?)
+    }
+
+    /// Reads one load balancer and compares it with `fingerprint`, without writing.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn look(
+        &self,
+        balancer: &BalancerRef,
+        fingerprint: &str,
+    ) -> Result<LoadBalancerAnswer, Failure> {
+        let link = self.link(LOOK)?;
+        let query = v1::LoadBalancerQuery {
+            r#ref: Some(requests::balancer(balancer)),
+            fingerprint: fingerprint.to_owned(),
+        };
+        let request = v1::GetLoadBalancersRequest {
+            cluster: Some(self.cluster()),
+            queries: vec![query],
+        };
+        let never = CancellationToken::new();
+        let send = rpc!(get_load_balancers);
+        let response = link
+            .call(LOOK, &never, |_| request, send)
+            .await
+            .map_err(|error| error.failure)?;
+        checked(balancers::looked(balancer, response))
+    }
+
+    /// Removes a load balancer with everything that belongs to it.
+    ///
+    /// # Errors
+    /// The call failed.
+    pub async fn delete(&self, balancer: &BalancerRef, right: Right<'_>) -> Result<Deleted, Failure> {
+        let link = self.link(DELETE)?;
+        let request = |soft_deadline| v1::DeleteLoadBalancerRequest {
+            cluster: Some(self.cluster()),
+            intent: Some(requests::intent(right.intent, right.epoch, soft_deadline)),
+            r#ref: Some(requests::balancer(balancer)),
+            policy: v1::DeletePolicy::Delete.into(),
+        };
+        let send = rpc!(delete_load_balancer);
+        let response = link
+            .call(DELETE, right.cancel, request, send)
+            .await
+            .map_err(|error| error.failure)?;
+        checked(balancers::deleted(response))
+    }
+
+    /// How a request names `set`: in full if it is small or the plugin knows no other way, else by digest, after the
+    /// plugin got it in this session.
+    async fn reference(
+        &self,
+        link: &Link,
+        set: &Arc<NodeSet>,
+        cancel: &CancellationToken,
+    ) -> Result<v1::NodeSetRef, Failure> {
+        let by_digest = self
+            .view
+            .borrow()
+            .description
+            .as_ref()
+            .is_some_and(|it| it.can(Capability::LbNodesets));
+        if !by_digest || set.members.len() <= INLINE_MEMBERS {
+            return Ok(inline(set));
+        }
+        let put = async {
+            let request = v1::PutNodeSetRequest {
+                cluster: Some(self.cluster()),
+                node_set: Some(requests::node_set(set)),
+            };
+            let send = rpc!(put_node_set);
+            link.call(PUT_NODE_SET, cancel, |_| request, send)
+                .await
+                .map(|_| ())
+        };
+        match link.sent_sets.ensure_put(&set.digest, put).await {
+            Ok(()) => Ok(v1::NodeSetRef {
+                set: Some(v1::node_set_ref::Set::Digest(set.digest.clone())),
+            }),
+            // Giving the set beforehand changes nothing in the cloud, whatever came of it.
+            Err(error) => Err(Failure {
+                certainty: Certainty::NotApplied,
+                ..error.failure
+            }),
+        }
+    }
+
+    fn link(&self, verb: Verb) -> Result<Arc<Link>, Failure> {
+        self.link.borrow().clone().ok_or_else(|| {
+            let message = format!(
+                "no {}: plugin {} is {}",
+                verb.name,
+                self.name(),
+                self.view.borrow().state
+            );
+            own_failure(Reason::Disconnected, Certainty::NotApplied, clean(&message))
+        })
+    }
+
+    fn cluster(&self) -> v1::Cluster {
+        let cluster = &self.settings.cluster;
+        v1::Cluster {
+            uid: cluster.uid.clone(),
+            name: cluster.name.clone(),
+        }
+    }
+}
+
+/// What is asked about each node.
+#[derive(Clone, Copy)]
+struct Question<'a> {
+    aspects: &'a [Aspect],
+    max_age: Duration,
+}
+
+/// One node's answer, or what befell the call that asked for it.
+enum Answer {
+    Item(InstanceAnswer),
+    CallFailed(Failure),
+}
+
+impl Answer {
+    fn into_item(self) -> InstanceAnswer {
+        match self {
+            Self::Item(item) => item,
+            Self::CallFailed(failure) => InstanceAnswer::Failed(failure),
+        }
+    }
+}
+
+/// Splits `nodes` so that no part has more than `limit` items, or more than [`BATCH_BYTES`] unless it is one item.
+fn batches(nodes: &[Arc<NodeView>], limit: usize) -> Vec<&[Arc<NodeView>]> {
+    let mut parts = Vec::new();
+    let (mut start, mut bytes) = (0, 0_usize);
+    for (index, node) in nodes.iter().enumerate() {
+        let size = requests::node(node).encoded_len();
+        let is_full = index - start >= limit || bytes.saturating_add(size) > BATCH_BYTES;
+        if is_full && index > start {
+            parts.extend(nodes.get(start..index));
+            (start, bytes) = (index, 0);
+        }
+        bytes = bytes.saturating_add(size);
+    }
+    parts.extend(nodes.get(start..).filter(|rest| !rest.is_empty()));
+    parts
+}
+
+const fn wire_aspect(aspect: Aspect) -> v1::Aspect {
+    match aspect {
+        Aspect::Existence => v1::Aspect::Existence,
+        Aspect::Power => v1::Aspect::Power,
+        Aspect::Metadata => v1::Aspect::Metadata,
+    }
+}
+
+fn wire_spec(spec: &Spec, current: Option<&Current>) -> v1::Spec {
+    match current {
+        Some(current) => requests::spec(spec, &current.circumstances, Some(&current.ingress)),
+        None => requests::spec(spec, &Circumstances::default(), None),
+    }
+}
+
+fn inline(set: &NodeSet) -> v1::NodeSetRef {
+    v1::NodeSetRef {
+        set: Some(v1::node_set_ref::Set::Inline(requests::node_set(set))),
+    }
+}
+
+fn is_unknown_set(error: &CallError) -> bool {
+    error.failure.reason == Some(Reason::NodeSetUnknown)
+}
+
+/// A violation is a failure of the call, and worth a line: the plugin needs mending.
+fn checked<T>(parsed: Parsed<T>) -> Result<T, Failure> {
+    parsed.map_err(|violation| {
+        tracing::warn!(%violation, "an answer is not used");
+        violation.into()
+    })
+}

@@ -1,0 +1,109 @@
+//! The live session, as controllers use it: bounded calls in flight, cancellation, sizes.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use bulkhead_core::cloud::{Certainty, Reason};
+use prost::Message;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use super::call::{CallError, Client, Verb, Wire, late, own_failure};
+use super::convert::description::Limits;
+use super::node_sets::SentSets;
+use super::{Settings, Timing};
+use crate::clock;
+
+/// A session after `Describe`.
+#[derive(Debug)]
+pub(crate) struct Link {
+    wire: Wire,
+    timing: Timing,
+    slots: Semaphore,
+    /// Bounds that the plugin set.
+    pub(crate) limits: Limits,
+    /// The node sets it got.
+    pub(crate) sent_sets: SentSets,
+}
+
+impl Link {
+    pub(crate) fn new(settings: &Settings, wire: Wire, limits: Limits) -> Self {
+        Self {
+            wire,
+            timing: settings.timing,
+            slots: Semaphore::new(limits.calls_in_flight),
+            limits,
+            sent_sets: SentSets::default(),
+        }
+    }
+
+    /// Makes a call when there is room for it. Waiting for room counts towards the deadline, so `message` is told
+    /// how long a slice of writing may take from now; `cancel` ends the wait at any time.
+    pub(crate) async fn call<Q, A, F>(
+        &self,
+        verb: Verb,
+        cancel: &CancellationToken,
+        message: impl FnOnce(Duration) -> Q,
+        rpc: impl FnOnce(Client, Request<Q>) -> F,
+    ) -> Result<A, CallError>
+    where
+        Q: Message,
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        let underway = AtomicBool::new(false);
+        let certainty = || {
+            if underway.load(Ordering::Relaxed) {
+                Certainty::Unknown
+            } else {
+                Certainty::NotApplied
+            }
+        };
+        let hard = verb.class.deadline(&self.timing);
+        let started = clock::now();
+        let work = Box::pin(async {
+            let _slot = self.slots.acquire().await.map_err(|_| closed(verb))?;
+            let spent = clock::now().saturating_since(started);
+            let message = message(self.timing.write_soft.saturating_sub(spent));
+            self.check_size(message.encoded_len())?;
+            underway.store(true, Ordering::Relaxed);
+            self.wire.send(hard.saturating_sub(spent), message, rpc).await
+        });
+        let bounded = async {
+            tokio::select! {
+                biased;
+                () = cancel.cancelled() => Err(given_up(verb, certainty())),
+                result = timeout(hard, work) => result.unwrap_or_else(|_| Err(late(verb, hard, certainty()))),
+            }
+        };
+        self.wire.counted(verb, bounded).await
+    }
+
+    /// Lets no new call begin, and waits until none is in flight.
+    pub(crate) async fn close(&self) {
+        let all = u32::try_from(self.limits.calls_in_flight).unwrap_or(u32::MAX);
+        drop(self.slots.acquire_many(all).await);
+        self.slots.close();
+    }
+
+    fn check_size(&self, bytes: usize) -> Result<(), CallError> {
+        let limit = self.limits.message_bytes;
+        if bytes <= limit {
+            return Ok(());
+        }
+        let message = format!("the request has {bytes} bytes, the plugin takes {limit}");
+        Err(own_failure(Reason::MessageTooLarge, Certainty::NotApplied, message).into())
+    }
+}
+
+fn closed(verb: Verb) -> CallError {
+    let message = format!("no {}: the plugin is about to end", verb.name);
+    own_failure(Reason::Disconnected, Certainty::NotApplied, message).into()
+}
+
+fn given_up(verb: Verb, certainty: Certainty) -> CallError {
+    let message = format!("{} was given up: this host no longer leads, or stops", verb.name);
+    own_failure(Reason::Cancelled, certainty, message).into()
+}

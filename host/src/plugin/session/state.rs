@@ -1,0 +1,184 @@
+//! The state of a session as a function of what is known about it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bulkhead_core::clock::Instant;
+use bulkhead_core::cloud::Description;
+
+/// The states of a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SessionState {
+    /// The plugin is configured; there was no session yet.
+    Discovered,
+    /// The plugin answers, and cannot be used.
+    Incompatible,
+    /// There is a session; the plugin is not ready to work.
+    Warming,
+    /// The plugin is ready and has no `Lead` from this host.
+    Standby,
+    /// The plugin is ready and has a `Lead` from this host.
+    Active,
+    /// As active; but the plugin reports a trouble.
+    Degraded,
+    /// The plugin, or this host, is about to end: nothing new is sent.
+    Draining,
+    /// The session ended; the next one is tried.
+    Gone,
+}
+
+impl SessionState {
+    /// Whether controllers may send work.
+    pub const fn takes_work(self) -> bool {
+        matches!(self, Self::Active | Self::Degraded)
+    }
+
+    /// Its name, as `/readyz/plugins` shows it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Discovered => "discovered",
+            Self::Incompatible => "incompatible",
+            Self::Warming => "warming",
+            Self::Standby => "standby",
+            Self::Active => "active",
+            Self::Degraded => "degraded",
+            Self::Draining => "draining",
+            Self::Gone => "gone",
+        }
+    }
+}
+
+impl fmt::Display for SessionState {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(self.name())
+    }
+}
+
+/// The state of a plugin's session.
+#[derive(Clone, Debug)]
+pub struct SessionView {
+    /// The state.
+    pub state: SessionState,
+    /// Since when it is in this state.
+    pub since: Instant,
+    /// Why, for people; may be empty.
+    pub reason: String,
+    /// What the plugin said of itself when the session began; `None` without a session.
+    pub description: Option<Arc<Description>>,
+    /// Raised with each new session; 0 before the first.
+    pub session: u64,
+    /// Whether a `Lead` of this host may still be in force there.
+    pub led: bool,
+}
+
+/// What is known of a live session.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// Whether the service's health is SERVING.
+    pub(crate) serving: bool,
+    /// Why it is not, for people.
+    pub(crate) unready: String,
+    /// The plugin's right to write.
+    pub(crate) lead: LeadFact,
+    /// This host is about to stop leading or to end.
+    pub(crate) host_drains: bool,
+    /// The plugin reported that it is about to end.
+    pub(crate) drains: bool,
+    /// The trouble that the plugin reported.
+    pub(crate) trouble: Option<String>,
+}
+
+/// A plugin's right to write.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum LeadFact {
+    /// It has none from this host.
+    #[default]
+    None,
+    /// It would not take it.
+    Refused(String),
+    /// It has one.
+    Granted,
+}
+
+impl Facts {
+    /// The state that follows, and why.
+    pub(crate) fn state(&self) -> (SessionState, String) {
+        if self.drains {
+            return (SessionState::Draining, "it is about to end".to_owned());
+        }
+        if self.host_drains {
+            return (
+                SessionState::Draining,
+                "this host is about to stop leading".to_owned(),
+            );
+        }
+        if !self.serving {
+            return (SessionState::Warming, self.unready.clone());
+        }
+        match (&self.lead, &self.trouble) {
+            (LeadFact::None, _) => (SessionState::Standby, String::new()),
+            (LeadFact::Refused(why), _) => (SessionState::Standby, why.clone()),
+            (LeadFact::Granted, Some(trouble)) => (SessionState::Degraded, trouble.clone()),
+            (LeadFact::Granted, None) => (SessionState::Active, String::new()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn well() -> Facts {
+        Facts {
+            serving: true,
+            lead: LeadFact::Granted,
+            ..Facts::default()
+        }
+    }
+
+    #[rstest]
+    #[case::all_is_well(well(), SessionState::Active, "")]
+    #[case::before_the_first_health_check(Facts::default(), SessionState::Warming, "")]
+    #[case::led_but_not_ready(
+        Facts { serving: false, unready: "lock held".into(), ..well() }, SessionState::Warming, "lock held"
+    )]
+    #[case::ready_without_a_lead(Facts { lead: LeadFact::None, ..well() }, SessionState::Standby, "")]
+    #[case::another_host_leads_it(
+        Facts { lead: LeadFact::Refused("taken".into()), ..well() }, SessionState::Standby, "taken"
+    )]
+    #[case::trouble(Facts { trouble: Some("quota".into()), ..well() }, SessionState::Degraded, "quota")]
+    #[case::trouble_of_a_standby_is_no_news(
+        Facts { trouble: Some("quota".into()), lead: LeadFact::None, ..well() }, SessionState::Standby, ""
+    )]
+    #[case::the_plugin_ends(Facts { drains: true, ..well() }, SessionState::Draining, "it is about to end")]
+    #[case::the_host_ends(
+        Facts { host_drains: true, lead: LeadFact::None, ..well() },
+        SessionState::Draining,
+        "this host is about to stop leading"
+    )]
+    fn the_state_follows_from_the_facts(
+        #[case] facts: Facts,
+        #[case] state: SessionState,
+        #[case] reason: &str,
+    ) {
+        assert_eq!(facts.state(), (state, reason.to_owned()));
+    }
+
+    #[rstest]
+    fn only_a_plugin_that_may_write_gets_work(
+        #[values(SessionState::Active, SessionState::Degraded)] yes: SessionState,
+        #[values(
+            SessionState::Discovered,
+            SessionState::Incompatible,
+            SessionState::Warming,
+            SessionState::Standby,
+            SessionState::Draining,
+            SessionState::Gone
+        )]
+        no: SessionState,
+    ) {
+        assert!(yes.takes_work() && !no.takes_work());
+    }
+}

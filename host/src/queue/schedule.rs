@@ -1,0 +1,233 @@
+//! Which key is due when: the queue's state, without waiting and without a clock.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bulkhead_core::backoff::Backoff;
+use bulkhead_core::outcome::Next;
+use tokio::time::Instant;
+
+use super::Stats;
+
+/// What there is to take.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Take<K> {
+    /// A key that became due at `due`.
+    Key { key: K, due: Instant },
+    /// Nothing before this time; `None`: nothing until something changes.
+    Wait(Option<Instant>),
+    /// Nothing, ever.
+    ShutDown,
+}
+
+#[derive(Debug)]
+pub(super) struct Schedule<K> {
+    entries: BTreeMap<K, Entry>,
+    /// The keys that wait, by the time at which they are due.
+    waiting: BTreeSet<(Instant, K)>,
+    paused: bool,
+    shut_down: bool,
+}
+
+/// A key that waits or is in work. A key that does neither has no entry.
+#[derive(Debug, Default)]
+struct Entry {
+    /// When a worker took it; `None`: it waits.
+    taken: Option<Instant>,
+    /// When it is due, or is to be due once the work on it has ended.
+    due: Option<Instant>,
+    /// It is in backoff until then.
+    floor: Option<Instant>,
+    /// Failures in a row.
+    failures: u32,
+    /// Set while in work: the next turn comes whatever this one's end.
+    at_once: bool,
+    /// Set while in work: this turn's end does not count.
+    disowned: bool,
+}
+
+impl Entry {
+    fn wish(&mut self, at: Instant) {
+        self.due = Some(self.due.map_or(at, |due| due.min(at)));
+    }
+
+    /// When it is due, backoff included.
+    fn time(&self) -> Option<Instant> {
+        self.due.map(|due| self.floor.map_or(due, |floor| due.max(floor)))
+    }
+}
+
+/// No wait is longer, so that no sum of times overflows.
+const FAR: Duration = Duration::from_hours(24 * 365);
+
+fn later(now: Instant, delay: Duration) -> Instant {
+    now + delay.min(FAR)
+}
+
+impl<K> Default for Schedule<K> {
+    fn default() -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            waiting: BTreeSet::new(),
+            paused: false,
+            shut_down: false,
+        }
+    }
+}
+
+impl<K: Clone + Ord> Schedule<K> {
+    /// Makes `key` due `delay` after `now`; whether it was not waiting before.
+    pub(super) fn add(&mut self, key: K, now: Instant, delay: Duration) -> bool {
+        self.change(key, |entry| entry.wish(later(now, delay)))
+    }
+
+    /// Makes `key` due at `now`, backoff or not; whether it was not waiting before.
+    pub(super) fn add_now(&mut self, key: K, now: Instant) -> bool {
+        self.change(key, |entry| {
+            entry.wish(now);
+            entry.floor = None;
+            entry.at_once = entry.taken.is_some();
+        })
+    }
+
+    fn change(&mut self, key: K, change: impl FnOnce(&mut Entry)) -> bool {
+        if self.shut_down {
+            return false;
+        }
+        let entry = self.entries.entry(key.clone()).or_default();
+        let before = entry.time();
+        change(entry);
+        let after = entry.time();
+        if entry.taken.is_none() {
+            self.reschedule(key, before, after);
+        }
+        before.is_none()
+    }
+
+    fn reschedule(&mut self, key: K, before: Option<Instant>, after: Option<Instant>) {
+        if before == after {
+            return;
+        }
+        if let Some(before) = before {
+            self.waiting.remove(&(before, key.clone()));
+        }
+        if let Some(after) = after {
+            self.waiting.insert((after, key));
+        }
+    }
+
+    /// Takes the key that has been due for longest.
+    pub(super) fn take(&mut self, now: Instant) -> Take<K> {
+        if self.shut_down {
+            return Take::ShutDown;
+        }
+        if self.paused {
+            return Take::Wait(None);
+        }
+        let Some((due, key)) = self.waiting.pop_first() else {
+            return Take::Wait(None);
+        };
+        if due > now {
+            self.waiting.insert((due, key));
+            return Take::Wait(Some(due));
+        }
+        let entry = self.entries.entry(key.clone()).or_default();
+        entry.taken = Some(now);
+        entry.due = None;
+        entry.floor = None;
+        Take::Key { key, due }
+    }
+
+    /// Ends the work on `key`; how long it took. `jitter` is a random number from -1 to 1.
+    pub(super) fn finish(&mut self, key: K, next: Next, now: Instant, jitter: f64) -> Duration {
+        let Some(mut entry) = self.entries.remove(&key) else {
+            return Duration::ZERO;
+        };
+        let worked = entry
+            .taken
+            .take()
+            .map_or(Duration::ZERO, |taken| now.saturating_duration_since(taken));
+        if !entry.disowned {
+            match next {
+                Next::AwaitChange => entry.failures = 0,
+                Next::After(delay) => {
+                    entry.failures = 0;
+                    entry.wish(later(now, delay));
+                }
+                Next::Backoff(at_least) => {
+                    entry.failures = entry.failures.saturating_add(1);
+                    let end = later(now, Backoff::OBJECT.delay(entry.failures, jitter).max(at_least));
+                    entry.wish(end);
+                    entry.floor = (!entry.at_once).then_some(end);
+                }
+            }
+        }
+        entry.at_once = false;
+        entry.disowned = false;
+        if let Some(time) = entry.time()
+            && !self.shut_down
+        {
+            self.waiting.insert((time, key.clone()));
+            self.entries.insert(key, entry);
+        }
+        worked
+    }
+
+    pub(super) const fn set_paused(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// Forgets everything but which keys are in work.
+    pub(super) fn clear(&mut self) {
+        self.waiting.clear();
+        self.entries.retain(|_, entry| entry.taken.is_some());
+        for entry in self.entries.values_mut() {
+            *entry = Entry {
+                taken: entry.taken,
+                disowned: true,
+                ..Entry::default()
+            };
+        }
+    }
+
+    pub(super) fn wake_backoffs(&mut self, now: Instant) {
+        let woken: Vec<K> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.floor.is_some())
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in woken {
+            self.change(key, |entry| {
+                entry.wish(now);
+                entry.floor = None;
+                entry.failures = 0;
+            });
+        }
+    }
+
+    pub(super) fn shutdown(&mut self) {
+        self.clear();
+        self.shut_down = true;
+    }
+
+    pub(super) fn failures(&self, key: &K) -> u32 {
+        self.entries.get(key).map_or(0, |entry| entry.failures)
+    }
+
+    pub(super) fn stats(&self, now: Instant) -> Stats {
+        let ages = || {
+            self.entries
+                .values()
+                .filter_map(|entry| Some(now.saturating_duration_since(entry.taken?)))
+        };
+        let depth = self.waiting.iter().take_while(|(due, _)| *due <= now).count();
+        Stats {
+            depth,
+            delayed: self.waiting.len() - depth,
+            in_work: ages().count(),
+            unfinished: ages().sum(),
+            longest: ages().max().unwrap_or_default(),
+        }
+    }
+}

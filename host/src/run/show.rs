@@ -1,0 +1,102 @@
+//! Shows to the outside how the host is: readiness, liveness, the plugin's state, who leads.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bulkhead_core::clock::Timestamp;
+use serde_json::json;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::assemble::{REFRESH, Watching};
+use crate::clock;
+use crate::leader::{Leadership, Standing};
+use crate::plugin::{PluginHandle, SessionView};
+use crate::readiness::{Condition, PluginState};
+
+/// What is shown, and where it comes from.
+pub(super) struct Shown {
+    pub(super) leadership: Leadership,
+    pub(super) plugin: PluginHandle,
+    pub(super) stores: Vec<watch::Receiver<bool>>,
+    pub(super) synced: Condition,
+    pub(super) elected: Condition,
+    pub(super) watching: Watching,
+    pub(super) stop: CancellationToken,
+}
+
+/// Longest time between two signs of life of a working election.
+const ELECTION_HEARTBEAT: Duration = Duration::from_secs(30);
+
+/// Keeps what is shown true, until the host ends.
+pub(super) async fn run(mut shown: Shown) {
+    let mut session = shown.plugin.subscribe();
+    let mut standing = shown.leadership.subscribe();
+    let heartbeat = shown.watching.health.heartbeat("leader-election", ELECTION_HEARTBEAT);
+    let master = shown.watching.metrics.leadership.master(shown.leadership.lease_name());
+    let mut tick = tokio::time::interval(REFRESH);
+    shown.elected.met();
+    loop {
+        if shown.leadership.is_healthy() {
+            heartbeat.beat();
+        }
+        master.set(i64::from(shown.leadership.is_leader()));
+        show_stores(&mut shown.stores, &shown.synced);
+        let view = session.borrow_and_update().clone();
+        let leads = matches!(*standing.borrow_and_update(), Standing::Leading(_));
+        shown.watching.health.show_plugin(plugin_state(shown.plugin.name(), &view, leads));
+        let mut stores = shown.stores.clone();
+        tokio::select! {
+            () = shown.stop.cancelled() => return,
+            _ = tick.tick() => {}
+            _ = session.changed() => {}
+            _ = standing.changed() => {}
+            () = any_ready(&mut stores) => {}
+        }
+    }
+}
+
+fn show_stores(stores: &mut [watch::Receiver<bool>], synced: &Condition) {
+    if stores.iter_mut().all(|ready| *ready.borrow_and_update()) {
+        synced.met();
+    } else {
+        synced.not_met("the first lists are not complete");
+    }
+}
+
+/// Until a store that was not complete becomes so; for ever if all are.
+async fn any_ready(stores: &mut [watch::Receiver<bool>]) {
+    for ready in stores {
+        if !*ready.borrow() {
+            // The store lives as long as the host.
+            drop(ready.changed().await);
+            return;
+        }
+    }
+    std::future::pending().await
+}
+
+fn plugin_state(name: &str, view: &SessionView, leads: bool) -> PluginState {
+    let age = clock::now().saturating_since(view.since);
+    let since = clock::wall().0.saturating_sub(i64::try_from(age.as_micros()).unwrap_or(i64::MAX));
+    let mut details = BTreeMap::from([
+        ("session".to_owned(), json!(view.session)),
+        ("host_leads".to_owned(), json!(leads)),
+    ]);
+    if let Some(description) = &view.description {
+        let capabilities: Vec<&str> = description.capabilities.iter().map(|it| it.name()).collect();
+        details.extend([
+            ("provider".to_owned(), json!(description.provider)),
+            ("version".to_owned(), json!(description.version)),
+            ("instance".to_owned(), json!(description.instance_id)),
+            ("capabilities".to_owned(), json!(capabilities)),
+        ]);
+    }
+    PluginState {
+        name: name.to_owned(),
+        state: view.state.name(),
+        since: Timestamp(since),
+        message: view.reason.clone(),
+        details,
+    }
+}

@@ -1,0 +1,190 @@
+//! Command line and cloud config: everything that may be wrong with them is found at once, one line
+//! each.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use bulkhead_plugin::options::{EndpointError, ServeOptions};
+use bulkhead_plugin::{cloud_config, cloud_config::CloudConfigError};
+use clap::Parser;
+use serde::Deserialize;
+
+use crate::cidr::{Cidr, CidrError};
+use crate::forward::Limits;
+use crate::pool::{DEFAULT_RANGE, Pool, PoolConfigError};
+use crate::world::Settings;
+
+#[cfg(test)]
+mod tests;
+
+/// Where the state is if nothing else is said.
+const DEFAULT_STATE_DIR: &str = "/var/lib/bulkhead-local";
+
+/// Bulkhead's plugin for one machine: instances from a file, load balancers that forward here.
+///
+/// Flags win over the cloud config. Exit codes: 0 ended when asked, 1 failed while running, 2 wrong input.
+#[derive(Debug, Clone, Default, Parser)]
+#[command(name = "bulkhead-local", version)]
+pub struct Flags {
+    /// The socket to serve on, as `unix:///absolute/path.sock`
+    #[arg(long, env = "BULKHEAD_ENDPOINT", value_name = "URL")]
+    pub endpoint: Option<String>,
+    /// Where load balancers are remembered [default: /var/lib/bulkhead-local]
+    #[arg(long, value_name = "DIR")]
+    pub state_dir: Option<PathBuf>,
+    /// The instances, in YAML or JSON; without it the plugin serves load balancers only
+    #[arg(long, value_name = "FILE")]
+    pub inventory: Option<PathBuf>,
+    /// Addresses for load balancers: a CIDR or one address; repeatable [default: 127.0.10.0/24]
+    #[arg(long, value_name = "CIDR")]
+    pub pool: Vec<String>,
+    /// An address of the pool that is never given; repeatable
+    #[arg(long, value_name = "ADDRESS")]
+    pub exclude: Vec<String>,
+    /// The same settings in a file: stateDir, inventory, pool, exclude, maxConnections, maxFlows
+    #[arg(long, value_name = "FILE")]
+    pub cloud_config: Option<PathBuf>,
+    /// A uid that may connect, beside this process' own and 0; repeatable
+    #[arg(long, value_name = "UID")]
+    pub allow_uid: Vec<u32>,
+}
+
+/// What the cloud config may say.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "camelCase")]
+struct CloudConfig {
+    state_dir: Option<PathBuf>,
+    inventory: Option<PathBuf>,
+    pool: Vec<String>,
+    exclude: Vec<String>,
+    max_connections: Option<usize>,
+    max_flows: Option<usize>,
+}
+
+/// Everything the process needs.
+#[derive(Debug)]
+pub struct Config {
+    /// How to serve the protocol.
+    pub serve: ServeOptions,
+    /// What to serve load balancers with.
+    pub settings: Settings,
+    /// The inventory, if there is one.
+    pub inventory: Option<PathBuf>,
+}
+
+/// One thing that is wrong with the input.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The endpoint is missing or not one.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The cloud config cannot be used.
+    #[error(transparent)]
+    CloudConfig(#[from] CloudConfigError),
+    /// A range of the pool is not one.
+    #[error("pool: {0}")]
+    Range(CidrError),
+    /// An excluded address is not one.
+    #[error("exclude: {text:?} is not an IP address")]
+    Exclude {
+        /// The text as given.
+        text: String,
+    },
+    /// The ranges do not make a pool.
+    #[error(transparent)]
+    Pool(#[from] PoolConfigError),
+    /// A bound of zero would serve nobody.
+    #[error("{field} is 0: nobody would be served")]
+    Zero {
+        /// The setting.
+        field: &'static str,
+    },
+}
+
+impl Flags {
+    /// Joins flags and cloud config. All errors, not only the first.
+    pub fn resolve(self) -> Result<Config, Vec<ConfigError>> {
+        let mut errors: Vec<ConfigError> = Vec::new();
+        let file: CloudConfig = match self.cloud_config.as_deref().map(cloud_config::load).transpose() {
+            Ok(file) => file.unwrap_or_default(),
+            Err(error) => return Err(vec![error.into()]),
+        };
+        let endpoint = self.endpoint.as_deref().filter(|endpoint| !endpoint.is_empty());
+        let serve = endpoint.ok_or(EndpointError::Missing).and_then(ServeOptions::new);
+        let serve = serve.map(|options| {
+            self.allow_uid
+                .iter()
+                .fold(options, |all, uid| all.allow_uid(*uid))
+        });
+        let pool = pool(
+            &first(self.pool, file.pool),
+            &first(self.exclude, file.exclude),
+            &mut errors,
+        );
+        let limits = limits(file.max_connections, file.max_flows, &mut errors);
+        let state_dir = self
+            .state_dir
+            .or(file.state_dir)
+            .unwrap_or_else(|| DEFAULT_STATE_DIR.into());
+        match (serve, pool) {
+            (Ok(serve), Some(pool)) if errors.is_empty() => Ok(Config {
+                serve,
+                settings: Settings {
+                    state_dir,
+                    pool,
+                    limits,
+                },
+                inventory: self.inventory.or(file.inventory),
+            }),
+            (serve, _) => {
+                errors.extend(serve.err().map(ConfigError::from));
+                Err(errors)
+            }
+        }
+    }
+}
+
+fn first(flags: Vec<String>, file: Vec<String>) -> Vec<String> {
+    if flags.is_empty() { file } else { flags }
+}
+
+fn pool(ranges: &[String], excluded: &[String], errors: &mut Vec<ConfigError>) -> Option<Pool> {
+    let before = errors.len();
+    let mut known: Vec<Cidr> = Vec::new();
+    for text in ranges {
+        match text.parse() {
+            Ok(range) => known.push(range),
+            Err(error) => errors.push(ConfigError::Range(error)),
+        }
+    }
+    let mut never: Vec<IpAddr> = Vec::new();
+    for text in excluded {
+        match text.parse() {
+            Ok(address) => never.push(address),
+            Err(_) => errors.push(ConfigError::Exclude { text: text.clone() }),
+        }
+    }
+    if ranges.is_empty() {
+        known.extend(DEFAULT_RANGE.parse::<Cidr>());
+    }
+    if errors.len() > before {
+        return None;
+    }
+    Pool::new(known, never)
+        .map_err(|error| errors.push(error.into()))
+        .ok()
+}
+
+fn limits(connections: Option<usize>, flows: Option<usize>, errors: &mut Vec<ConfigError>) -> Limits {
+    for (field, value) in [("maxConnections", connections), ("maxFlows", flows)] {
+        if value == Some(0) {
+            errors.push(ConfigError::Zero { field });
+        }
+    }
+    let usual = Limits::default();
+    Limits {
+        connections: connections.unwrap_or(usual.connections),
+        flows: flows.unwrap_or(usual.flows),
+        ..usual
+    }
+}

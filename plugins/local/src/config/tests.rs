@@ -1,0 +1,62 @@
+use rstest::rstest;
+
+use super::*;
+
+const ENDPOINT: &str = "--endpoint=unix:///run/bulkhead/local/local.sock";
+
+fn resolve(arguments: &[&str]) -> Result<Config, Vec<String>> {
+    let flags = Flags::try_parse_from(["bulkhead-local"].iter().chain(arguments)).unwrap();
+    flags
+        .resolve()
+        .map_err(|errors| errors.iter().map(ToString::to_string).collect())
+}
+
+#[test]
+fn an_endpoint_is_enough() {
+    let config = resolve(&[ENDPOINT]).unwrap();
+    assert_eq!(config.settings.pool.to_string(), DEFAULT_RANGE);
+    assert_eq!(config.settings.state_dir, PathBuf::from(DEFAULT_STATE_DIR));
+    assert_eq!(config.settings.limits, Limits::default());
+    assert_eq!(config.inventory, None);
+}
+
+#[test]
+fn flags_win_over_the_cloud_config() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("local.yaml");
+    let text = "stateDir: /from/file\ninventory: /inventory\npool: [127.0.20.0/24]\nmaxConnections: 7\n";
+    std::fs::write(&path, text).unwrap();
+    let file = format!("--cloud-config={}", path.display());
+    let config = resolve(&[ENDPOINT, &file, "--pool=127.0.30.0/24", "--pool=127.0.31.9"]).unwrap();
+    assert_eq!(config.settings.pool.to_string(), "127.0.30.0/24, 127.0.31.9/32");
+    assert_eq!(config.settings.state_dir, PathBuf::from("/from/file"));
+    assert_eq!(config.settings.limits.connections, 7);
+    assert_eq!(config.inventory, Some(PathBuf::from("/inventory")));
+}
+
+#[rstest]
+#[case::an_endpoint_of_another_kind(&["--endpoint=/run/a.sock"], &["endpoint \"/run/a.sock\" is not of the form unix:///absolute/path.sock"])]
+#[case::host_bits(&[ENDPOINT, "--pool=127.0.10.1/24"], &["pool: \"127.0.10.1/24\" has host bits set: did you mean 127.0.10.0/24?"])]
+#[case::overlap(&[ENDPOINT, "--pool=127.0.10.0/24", "--pool=127.0.10.9"], &["address pool: 127.0.10.0/24 and 127.0.10.9/32 overlap"])]
+#[case::several_at_once(&["--endpoint=x", "--pool=y", "--exclude=z"], &[
+    "pool: \"y\" is not an IP address or a CIDR such as 127.0.10.0/24",
+    "exclude: \"z\" is not an IP address",
+    "endpoint \"x\" is not of the form unix:///absolute/path.sock",
+])]
+fn each_wrong_input_is_one_line(#[case] arguments: &[&str], #[case] lines: &[&str]) {
+    assert_eq!(resolve(arguments).unwrap_err(), lines);
+}
+
+#[rstest]
+#[case::unknown_field("statedir: /x\n", "line 1")]
+#[case::no_room("maxFlows: 0\n", "maxFlows is 0: nobody would be served")]
+fn a_wrong_cloud_config_is_one_line(#[case] text: &str, #[case] part: &str) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("local.yaml");
+    std::fs::write(&path, text).unwrap();
+    let errors = resolve(&[ENDPOINT, &format!("--cloud-config={}", path.display())]).unwrap_err();
+    assert!(
+        errors.len() == 1 && errors[0].contains(part) && !errors[0].contains('\n'),
+        "{errors:?}"
+    );
+}

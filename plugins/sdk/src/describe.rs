@@ -1,0 +1,225 @@
+//! Who a plugin is: a builder for the answer to `Describe`.
+
+use crate::{time, v1};
+
+/// What a plugin says about itself. The SDK adds the instance id, the start time, the protocol's revisions, that it
+/// checks its peer, and limits of its own.
+///
+/// ```
+/// use bulkhead_plugin::describe::Description;
+/// use bulkhead_plugin::v1::{Capability, SchemeUse};
+///
+/// let description = Description::new("example", env!("CARGO_PKG_VERSION"))
+///     .capability(Capability::Instances)
+///     .scheme("example", SchemeUse::Unique);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Description(v1::DescribeResponse);
+
+/// What is wrong with a [`Description`].
+#[derive(Debug, thiserror::Error)]
+pub enum DescriptionError {
+    /// Hosts tell plugins apart by this name.
+    #[error("the provider name {name:?} is no DNS label: use a-z, 0-9 and -, at most 63 characters")]
+    ProviderName {
+        /// The name.
+        name: String,
+    },
+    /// Provider IDs could not be parsed.
+    #[error("the scheme {scheme:?} is none: use a lower-case letter, then a-z, 0-9, +, - and .")]
+    Scheme {
+        /// The scheme.
+        scheme: String,
+    },
+}
+
+impl Description {
+    /// A plugin without capabilities. `provider` is a DNS label, the same for every process of this plugin.
+    pub fn new(provider: impl Into<String>, version: impl Into<String>) -> Self {
+        let version = version.into();
+        Self(v1::DescribeResponse {
+            provider_name: provider.into(),
+            behaviour_digest: version.clone(),
+            plugin_version: version,
+            ..Default::default()
+        })
+    }
+
+    /// Declares a capability: everything behind it must be implemented.
+    #[must_use]
+    pub fn capability(mut self, capability: v1::Capability) -> Self {
+        if !self.declares(capability) {
+            self.0.capabilities.push(capability.into());
+        }
+        if capability == v1::Capability::Lb {
+            // Node sets by digest are the SDK's own work.
+            return self.capability(v1::Capability::LbNodesets);
+        }
+        self
+    }
+
+    /// Declares a provider ID scheme: the part before `://`.
+    #[must_use]
+    pub fn scheme(self, name: impl Into<String>, usage: v1::SchemeUse) -> Self {
+        self.scheme_with_characters(name, usage, "")
+    }
+
+    /// As [`scheme`](Self::scheme), with the characters allowed behind `://` as a class without brackets.
+    #[must_use]
+    pub fn scheme_with_characters(
+        mut self,
+        name: impl Into<String>,
+        usage: v1::SchemeUse,
+        allowed: impl Into<String>,
+    ) -> Self {
+        self.0.schemes.push(v1::Scheme {
+            name: name.into(),
+            r#use: usage.into(),
+            allowed_characters: allowed.into(),
+        });
+        self
+    }
+
+    /// Declares a load-balancer class; the empty name stands for Services without one.
+    #[must_use]
+    pub fn class(mut self, name: impl Into<String>) -> Self {
+        self.0.classes.push(name.into());
+        self
+    }
+
+    /// Says what the load balancers can do. `checks_peer` is set by the SDK.
+    #[must_use]
+    pub fn features(mut self, features: v1::Features) -> Self {
+        self.0.features = Some(features);
+        self
+    }
+
+    /// Bounds that the host must keep. Message size and calls in flight are set by the SDK.
+    #[must_use]
+    pub fn limits(mut self, limits: v1::Limits) -> Self {
+        self.0.limits = Some(limits);
+        self
+    }
+
+    /// Declares an annotation key that the plugin reads; one ending in `/` or `*` stands for all with that prefix.
+    #[must_use]
+    pub fn annotation(mut self, key: impl Into<String>, effect: v1::KeyEffect) -> Self {
+        self.0.annotation_keys.push(v1::KeyUse {
+            key: key.into(),
+            effect: effect.into(),
+        });
+        self
+    }
+
+    /// Declares a label key of nodes or Services that the plugin reads.
+    #[must_use]
+    pub fn label(mut self, key: impl Into<String>, effect: v1::KeyEffect) -> Self {
+        self.0.label_keys.push(v1::KeyUse {
+            key: key.into(),
+            effect: effect.into(),
+        });
+        self
+    }
+
+    /// Declares a type of cloud resource that the plugin makes.
+    #[must_use]
+    pub fn resource_type(mut self, resource_type: v1::ResourceType) -> Self {
+        self.0.resource_types.push(resource_type);
+        self
+    }
+
+    /// Sets what changes whenever the same Spec would be translated differently: a digest over configuration and
+    /// build. Without it the plugin's version is used.
+    #[must_use]
+    pub fn behaviour_digest(mut self, digest: impl Into<String>) -> Self {
+        self.0.behaviour_digest = digest.into();
+        self
+    }
+
+    /// Whether `capability` is declared.
+    pub fn declares(&self, capability: v1::Capability) -> bool {
+        self.0.capabilities.contains(&capability.into())
+    }
+
+    pub(crate) fn digest(&self) -> &str {
+        &self.0.behaviour_digest
+    }
+
+    /// Most nodes in one `GetInstances`.
+    pub(crate) fn max_batch_nodes(&self) -> usize {
+        const USUAL: u32 = 200;
+        let declared = self.0.limits.and_then(|limits| limits.max_batch_nodes);
+        usize::try_from(declared.unwrap_or(USUAL)).unwrap_or(usize::MAX)
+    }
+
+    /// Checks the names and adds what the SDK knows.
+    pub(crate) fn finish(&self, calls_in_flight: u32) -> Result<v1::DescribeResponse, DescriptionError> {
+        let mut answer = self.0.clone();
+        if !is_dns_label(&answer.provider_name) {
+            return Err(DescriptionError::ProviderName {
+                name: answer.provider_name,
+            });
+        }
+        if let Some(wrong) = answer.schemes.iter().find(|scheme| !is_scheme(&scheme.name)) {
+            return Err(DescriptionError::Scheme {
+                scheme: wrong.name.clone(),
+            });
+        }
+        answer.instance_id = uuid::Uuid::new_v4().to_string();
+        answer.started_at = Some(time::timestamp());
+        answer.protocol_revisions = vec![bulkhead_proto::REVISION];
+        answer.features.get_or_insert_default().checks_peer = true;
+        let limits = answer.limits.get_or_insert_default();
+        limits.max_message_bytes = u64::try_from(bulkhead_proto::MAX_MESSAGE_BYTES).ok();
+        limits.max_calls_in_flight = Some(calls_in_flight);
+        Ok(answer)
+    }
+}
+
+fn is_dns_label(name: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&name.len())
+        && name.bytes().all(inner)
+        && !name.starts_with('-')
+        && !name.ends_with('-')
+}
+
+fn is_scheme(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_lowercase())
+        && name.bytes().all(|byte| {
+            byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'+' | b'-' | b'.')
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn load_balancers_bring_node_sets_by_digest_along() {
+        let description = Description::new("example", "1").capability(v1::Capability::Lb);
+        assert!(description.declares(v1::Capability::LbNodesets));
+        assert!(!description.declares(v1::Capability::Instances));
+    }
+
+    #[rstest::rstest]
+    #[case::upper_case("Example", "example")]
+    #[case::empty("", "example")]
+    #[case::leading_dash("-example", "example")]
+    #[case::scheme_with_slashes("example", "example://")]
+    #[case::scheme_empty("example", "")]
+    fn illegal_names_are_refused(#[case] provider: &str, #[case] scheme: &str) {
+        let description = Description::new(provider, "1").scheme(scheme, v1::SchemeUse::Unique);
+        assert!(description.finish(1).is_err());
+    }
+
+    #[test]
+    fn the_sdk_adds_what_it_knows() {
+        let answer = Description::new("example", "1.2").finish(7).expect("legal");
+        assert_eq!(answer.protocol_revisions, [bulkhead_proto::REVISION]);
+        assert_eq!(answer.limits.expect("set").max_calls_in_flight, Some(7));
+        assert!(answer.features.expect("set").checks_peer);
+        assert_eq!(answer.behaviour_digest, "1.2");
+        assert_eq!(answer.instance_id.len(), 36);
+    }
+}

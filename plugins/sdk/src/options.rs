@@ -1,0 +1,170 @@
+//! Where and how a plugin serves.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Environment variable with the endpoint, where no flag gives it.
+pub const ENDPOINT_VARIABLE: &str = "BULKHEAD_ENDPOINT";
+/// Environment variable that a host sets to `1` for a plugin it spawned.
+pub const SPAWNED_VARIABLE: &str = "BULKHEAD_SPAWNED";
+
+/// Longest path of a unix socket in bytes: `sun_path` less its terminating zero.
+const MAX_PATH_BYTES: usize = 107;
+/// The kubelet kills 30 s after SIGTERM; two are left for the last answers.
+const DRAIN: Duration = Duration::from_secs(28);
+const CALLS_IN_FLIGHT: u32 = 64;
+
+/// What end of file on stdin means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stdin {
+    /// The host spawned this process and holds the other end: end of file means that the host is gone.
+    EndsPlugin,
+    /// A container's stdin is `/dev/null`: it says nothing.
+    Ignored,
+}
+
+/// Where and how a plugin serves.
+#[derive(Clone, Debug)]
+pub struct ServeOptions {
+    pub(crate) path: PathBuf,
+    pub(crate) allowed_uids: Vec<u32>,
+    pub(crate) calls_in_flight: u32,
+    pub(crate) drain: Duration,
+    pub(crate) stdin: Stdin,
+}
+
+/// What is wrong with an endpoint.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError {
+    /// Neither flag nor environment.
+    #[error("no endpoint: give --endpoint unix:///path/plugin.sock or set {ENDPOINT_VARIABLE}")]
+    Missing,
+    /// Plugins serve on unix sockets.
+    #[error("endpoint {endpoint:?} is not of the form unix:///absolute/path.sock")]
+    Form {
+        /// What was given.
+        endpoint: String,
+    },
+    /// The kernel takes no longer path.
+    #[error("the socket path {path:?} has {bytes} bytes, a unix socket's may have 107: use a shorter one")]
+    TooLong {
+        /// The path.
+        path: PathBuf,
+        /// Its length.
+        bytes: usize,
+    },
+}
+
+impl ServeOptions {
+    /// Serves on `endpoint`, as `unix:///run/bulkhead/example/plugin.sock`. The socket's folder is made if missing;
+    /// the folder above must exist.
+    ///
+    /// # Errors
+    ///
+    /// The endpoint is not a unix socket's absolute path, or the path is too long for the kernel.
+    pub fn new(endpoint: &str) -> Result<Self, EndpointError> {
+        let path = endpoint.strip_prefix("unix://").map(Path::new);
+        let Some(path) = path.filter(|path| path.is_absolute() && path.file_name().is_some()) else {
+            return Err(EndpointError::Form {
+                endpoint: endpoint.to_owned(),
+            });
+        };
+        let bytes = path.as_os_str().len();
+        if bytes > MAX_PATH_BYTES {
+            return Err(EndpointError::TooLong {
+                path: path.to_owned(),
+                bytes,
+            });
+        }
+        let spawned = std::env::var_os(SPAWNED_VARIABLE).is_some_and(|value| value == "1");
+        Ok(Self {
+            path: path.to_owned(),
+            allowed_uids: vec![rustix::process::geteuid().as_raw(), 0],
+            calls_in_flight: CALLS_IN_FLIGHT,
+            drain: DRAIN,
+            stdin: if spawned {
+                Stdin::EndsPlugin
+            } else {
+                Stdin::Ignored
+            },
+        })
+    }
+
+    /// Takes the endpoint from the argument `--endpoint` of this process, else from `BULKHEAD_ENDPOINT`. For plugins
+    /// without a command line of their own; other arguments are left alone.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new), and if neither is given.
+    pub fn from_process() -> Result<Self, EndpointError> {
+        let mut arguments = std::env::args().skip(1);
+        let mut endpoint = std::env::var(ENDPOINT_VARIABLE).ok();
+        while let Some(argument) = arguments.next() {
+            if argument == "--endpoint" {
+                endpoint = arguments.next();
+            } else if let Some(value) = argument.strip_prefix("--endpoint=") {
+                endpoint = Some(value.to_owned());
+            }
+        }
+        Self::new(&endpoint.ok_or(EndpointError::Missing)?)
+    }
+
+    /// Lets one more uid connect. This process' own and 0 always may.
+    #[must_use]
+    pub fn allow_uid(mut self, uid: u32) -> Self {
+        self.allowed_uids.push(uid);
+        self
+    }
+
+    /// How many calls may run at once (64). More are answered `RATE_LIMITED`.
+    #[must_use]
+    pub fn calls_in_flight(mut self, calls: u32) -> Self {
+        self.calls_in_flight = calls;
+        self
+    }
+
+    /// How long the plugin stays ready after it was asked to end and a session is still open (28 s).
+    #[must_use]
+    pub fn drain_within(mut self, limit: Duration) -> Self {
+        self.drain = limit;
+        self
+    }
+
+    /// What end of file on stdin means. Without this call: [`Stdin::EndsPlugin`] if `BULKHEAD_SPAWNED` is `1`.
+    #[must_use]
+    pub fn stdin(mut self, stdin: Stdin) -> Self {
+        self.stdin = stdin;
+        self
+    }
+
+    /// The path of the socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[rstest::rstest]
+    #[case::relative("unix://run/a.sock")]
+    #[case::two_slashes_missing("unix:/run/a.sock")]
+    #[case::tcp("https://127.0.0.1:1")]
+    #[case::no_file("unix:///")]
+    #[case::empty("")]
+    fn endpoints_of_another_form_are_refused(#[case] endpoint: &str) {
+        assert!(matches!(
+            ServeOptions::new(endpoint),
+            Err(EndpointError::Form { .. })
+        ));
+    }
+
+    #[test]
+    fn the_longest_path_that_the_kernel_takes_is_taken_and_one_more_is_not() {
+        let fits = format!("unix:///{}", "a".repeat(MAX_PATH_BYTES - 1));
+        assert!(ServeOptions::new(&fits).is_ok());
+        let long = ServeOptions::new(&format!("{fits}a")).expect_err("too long");
+        assert!(long.to_string().contains("108 bytes"), "{long}");
+    }
+}

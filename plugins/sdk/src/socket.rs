@@ -1,0 +1,255 @@
+//! The plugin's folder and socket: made, guarded by modes, given back.
+//!
+//! Whoever can replace the socket can pose as the plugin, and whoever can connect can write to the cloud. So the folder
+//! is the plugin's own (0750), the socket is for owner and group (0660), and each client's uid is checked.
+
+use std::fs::Permissions;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::fs::{FlockOperation, flock};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+
+use crate::options::ServeOptions;
+use crate::session::Session;
+use crate::stream::SessionStream;
+
+const FOLDER_MODE: u32 = 0o750;
+const SOCKET_MODE: u32 = 0o660;
+/// Write bits of group and others: with either, somebody else may replace the socket.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+/// Kept on folders below a root with a common group.
+const SET_GROUP_ID: u32 = 0o2000;
+/// How long another process may hold the folder while it takes its own socket.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_POLL: Duration = Duration::from_millis(20);
+/// How long a process that listens may take to take our connection.
+const PROBE: Duration = Duration::from_secs(1);
+
+/// Why the socket cannot be taken.
+#[derive(Debug, thiserror::Error)]
+pub enum SocketError {
+    /// The folder above the plugin's folder is not ours to make.
+    #[error("cannot make the folder {path:?}: {source}; the folder above it must exist and be writable")]
+    MakeFolder {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The folder or the path of the socket cannot be looked at.
+    #[error("cannot read {path:?}: {source}")]
+    Inspect {
+        /// The folder or socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A link may point into a place that others own.
+    #[error("{path:?} is a symbolic link: use a real folder and socket")]
+    SymbolicLink {
+        /// The link.
+        path: PathBuf,
+    },
+    /// The path of the folder names something else.
+    #[error("{path:?} is no folder")]
+    NotAFolder {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Somebody else could replace the socket.
+    #[error(
+        "the folder {path:?} has mode {mode:04o}, so that others may write there: use one of mode 0750 for this plugin alone"
+    )]
+    FolderMode {
+        /// The folder.
+        path: PathBuf,
+        /// Its permission bits.
+        mode: u32,
+    },
+    /// Somebody else could replace the socket.
+    #[error("the folder {path:?} belongs to uid {uid}: it must belong to the plugin's user")]
+    FolderOwner {
+        /// The folder.
+        path: PathBuf,
+        /// Its owner.
+        uid: u32,
+    },
+    /// Not removed: it is not ours.
+    #[error("{path:?} exists and is no socket: remove it or use another path")]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Not removed: somebody answers on it.
+    #[error("another process listens on {path:?}: end it or use another path")]
+    Live {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// Several processes start at once.
+    #[error("another process holds the folder {path:?} while it takes its socket")]
+    Locked {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// The last step failed.
+    #[error("cannot listen on {path:?}: {source}")]
+    Bind {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A bound socket. Its file is removed at the end, unless another process has taken the path meanwhile.
+#[derive(Debug)]
+pub(crate) struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+    file: (u64, u64),
+    allowed_uids: Vec<u32>,
+    sessions: Arc<watch::Sender<usize>>,
+}
+
+impl Socket {
+    /// Makes the folder, removes a socket that a crash left behind, listens.
+    pub(crate) async fn bind(options: &ServeOptions) -> Result<Self, SocketError> {
+        let path = options.path.clone();
+        let folder = path.parent().unwrap_or_else(|| Path::new("/"));
+        make_folder(folder)?;
+        // Two processes that start at once must not both remove the stale file, and then one the other's socket.
+        let lock = lock(folder).await?;
+        remove_stale(&path).await?;
+        let bind_error = |source| SocketError::Bind {
+            path: path.clone(),
+            source,
+        };
+        let listener = UnixListener::bind(&path).map_err(bind_error)?;
+        std::fs::set_permissions(&path, Permissions::from_mode(SOCKET_MODE)).map_err(bind_error)?;
+        let metadata = std::fs::symlink_metadata(&path).map_err(bind_error)?;
+        drop(lock);
+        Ok(Self {
+            listener,
+            file: (metadata.dev(), metadata.ino()),
+            path,
+            allowed_uids: options.allowed_uids.clone(),
+            sessions: Arc::new(watch::Sender::new(0)),
+        })
+    }
+
+    /// How many sessions are open.
+    pub(crate) fn sessions(&self) -> watch::Receiver<usize> {
+        self.sessions.subscribe()
+    }
+
+    /// The next connection of a client that may connect. Errors are those of the listener itself.
+    pub(crate) async fn accept(&self) -> io::Result<SessionStream> {
+        loop {
+            let (stream, _) = self.listener.accept().await?;
+            match stream.peer_cred().map(|peer| peer.uid()) {
+                Ok(uid) if self.allowed_uids.contains(&uid) => {
+                    return Ok(SessionStream::new(
+                        stream,
+                        Arc::new(Session::default()),
+                        &self.sessions,
+                    ));
+                }
+                Ok(uid) => tracing::warn!(uid, "refused a client whose uid may not connect"),
+                Err(error) => tracing::warn!(%error, "refused a client whose uid cannot be read"),
+            }
+        }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        let ours = std::fs::symlink_metadata(&self.path)
+            .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.file);
+        if ours && let Err(error) = std::fs::remove_file(&self.path) {
+            tracing::warn!(path = %self.path.display(), %error, "cannot remove the socket");
+        }
+    }
+}
+
+fn make_folder(folder: &Path) -> Result<(), SocketError> {
+    let path = || folder.to_owned();
+    match std::fs::DirBuilder::new().mode(FOLDER_MODE).create(folder) {
+        Ok(()) => widen(folder).map_err(|source| SocketError::MakeFolder { path: path(), source })?,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        Err(source) => return Err(SocketError::MakeFolder { path: path(), source }),
+    }
+    let metadata =
+        std::fs::symlink_metadata(folder).map_err(|source| SocketError::Inspect { path: path(), source })?;
+    if metadata.is_symlink() {
+        return Err(SocketError::SymbolicLink { path: path() });
+    }
+    if !metadata.is_dir() {
+        return Err(SocketError::NotAFolder { path: path() });
+    }
+    let mode = metadata.mode() & 0o7777;
+    if mode & WRITABLE_BY_OTHERS != 0 {
+        return Err(SocketError::FolderMode { path: path(), mode });
+    }
+    let uid = metadata.uid();
+    if uid != rustix::process::geteuid().as_raw() && uid != 0 {
+        return Err(SocketError::FolderOwner { path: path(), uid });
+    }
+    Ok(())
+}
+
+/// The umask may have taken the group's right to enter, which hosts under another uid need.
+fn widen(folder: &Path) -> io::Result<()> {
+    let kept = std::fs::symlink_metadata(folder)?.mode() & SET_GROUP_ID;
+    std::fs::set_permissions(folder, Permissions::from_mode(kept | FOLDER_MODE))
+}
+
+async fn lock(folder: &Path) -> Result<std::fs::File, SocketError> {
+    let path = || folder.to_owned();
+    let file = std::fs::File::open(folder).map_err(|source| SocketError::Inspect { path: path(), source })?;
+    let taken = tokio::time::timeout(LOCK_PATIENCE, async {
+        while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            tokio::time::sleep(LOCK_POLL).await;
+        }
+    });
+    match taken.await {
+        Ok(()) => Ok(file),
+        Err(_) => Err(SocketError::Locked { path: path() }),
+    }
+}
+
+async fn remove_stale(path: &Path) -> Result<(), SocketError> {
+    let owned = || path.to_owned();
+    let metadata = match std::fs::symlink_metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(source) => {
+            return Err(SocketError::Inspect {
+                path: owned(),
+                source,
+            });
+        }
+    };
+    if metadata.is_symlink() {
+        return Err(SocketError::SymbolicLink { path: owned() });
+    }
+    if !metadata.file_type().is_socket() {
+        return Err(SocketError::NotASocket { path: owned() });
+    }
+    // Only a refused connection proves that nobody listens; a full backlog or a missing right does not.
+    match tokio::time::timeout(PROBE, UnixStream::connect(path)).await {
+        Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            tracing::info!(path = %path.display(), "removed a socket that an ended process left behind");
+            std::fs::remove_file(path).map_err(|source| SocketError::Bind {
+                path: owned(),
+                source,
+            })
+        }
+        _ => Err(SocketError::Live { path: owned() }),
+    }
+}

@@ -1,0 +1,158 @@
+//! Plugins as processes of their own, beside the host as in a Pod.
+
+use std::{
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use tokio::net::UnixStream;
+
+use crate::{Process, Workspace, binaries, eventually};
+
+/// What the embedded plugin `bulkhead-local` is started with.
+#[derive(Debug, Clone)]
+pub struct LocalOptions {
+    /// The file that lists the instances.
+    pub inventory: PathBuf,
+    /// The folder of its state; `local-state` in the workspace if unset.
+    pub state: Option<PathBuf>,
+    /// Further arguments.
+    pub arguments: Vec<OsString>,
+}
+
+impl LocalOptions {
+    /// Options with an inventory and nothing else.
+    pub fn new(inventory: impl Into<PathBuf>) -> Self {
+        Self {
+            inventory: inventory.into(),
+            state: None,
+            arguments: Vec::new(),
+        }
+    }
+}
+
+/// A plugin process that listens on a unix socket. Dropping it kills it.
+#[derive(Debug)]
+pub struct PluginProcess {
+    process: Process,
+    socket: PathBuf,
+}
+
+impl PluginProcess {
+    /// Starts a binary as the plugin `name` with `--endpoint unix://WORKSPACE/plugins/NAME/plugin.sock` and
+    /// further arguments; waits for nothing. A second start under one name takes over the path.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn spawn(
+        workspace: &Workspace,
+        name: &str,
+        binary: &Path,
+        arguments: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Result<Self> {
+        let socket = Self::socket_path(workspace, name)?;
+        let mut command = Command::new(binary);
+        command
+            .args(["--endpoint", &endpoint(&socket)])
+            .args(arguments.into_iter().map(Into::into))
+            .env_remove("BULKHEAD_SPAWNED");
+        Ok(Self {
+            process: Process::spawn(workspace, name, command)?,
+            socket,
+        })
+    }
+
+    /// Starts `bulkhead-local` (`BULKHEAD_LOCAL_BIN`, else cargo's) as the plugin `local`.
+    ///
+    /// # Errors
+    ///
+    /// If it is not built or cannot be started.
+    pub fn local(workspace: &Workspace, options: &LocalOptions) -> Result<Self> {
+        let binary = binaries::resolve("bulkhead-local", "BULKHEAD_LOCAL_BIN")?;
+        let state = options
+            .state
+            .clone()
+            .unwrap_or_else(|| workspace.join("local-state"));
+        let mut arguments: Vec<OsString> = vec![
+            "--state-dir".into(),
+            state.into(),
+            "--inventory".into(),
+            options.inventory.clone().into(),
+        ];
+        arguments.extend(options.arguments.iter().cloned());
+        Self::spawn(workspace, "local", &binary, arguments)
+    }
+
+    /// Starts `bulkhead-scripted` (`BULKHEAD_SCRIPTED_BIN`, else cargo's) as the plugin `name`.
+    ///
+    /// # Errors
+    ///
+    /// If it is not built or cannot be started.
+    pub fn scripted(
+        workspace: &Workspace,
+        name: &str,
+        arguments: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Result<Self> {
+        let binary = binaries::resolve("bulkhead-scripted", "BULKHEAD_SCRIPTED_BIN")?;
+        Self::spawn(workspace, name, &binary, arguments)
+    }
+
+    /// The socket at which a plugin `name` will listen: for a host that starts before its plugin.
+    ///
+    /// # Errors
+    ///
+    /// If the folder of plugins cannot be made. The plugin makes its own below.
+    pub fn socket_path(workspace: &Workspace, name: &str) -> Result<PathBuf> {
+        let root = workspace.join("plugins");
+        fs::create_dir_all(&root).with_context(|| format!("make {}", root.display()))?;
+        Ok(root.join(name).join("plugin.sock"))
+    }
+
+    /// The process behind it.
+    pub fn process(&self) -> &Process {
+        &self.process
+    }
+
+    /// The path of its socket.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Its endpoint, for [`crate::HostOptions::plugin`].
+    pub fn endpoint(&self) -> String {
+        endpoint(&self.socket)
+    }
+
+    /// Waits until its socket takes connections.
+    ///
+    /// # Errors
+    ///
+    /// If it does not within `within`, or the process ended.
+    pub async fn wait_listening(&self, within: Duration) -> Result<()> {
+        eventually(
+            within,
+            &format!("{} to listen", self.process.name()),
+            async || {
+                anyhow::ensure!(
+                    self.process.is_running(),
+                    "it has ended; its log: {}",
+                    self.process.log()?
+                );
+                UnixStream::connect(&self.socket)
+                    .await
+                    .map(drop)
+                    .with_context(|| format!("connect to {}", self.socket.display()))
+            },
+        )
+        .await
+    }
+}
+
+fn endpoint(socket: &Path) -> String {
+    format!("unix://{}", socket.display())
+}

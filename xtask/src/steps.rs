@@ -1,0 +1,198 @@
+//! `cargo xtask test`: every check of the project, cheap ones first, and how long each took.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+
+use crate::clock::{Stopwatch, readable};
+use crate::command::{cargo, run as run_command};
+use crate::{check, cluster, generate, golang, protocol, say, shell};
+
+/// One step; the order of the variants is the order in which they run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Step {
+    Fmt,
+    Gen,
+    Check,
+    Proto,
+    Shell,
+    Clippy,
+    Build,
+    Unit,
+    Doc,
+    Cluster,
+    Go,
+    E2e,
+}
+
+impl Step {
+    fn purpose(self) -> &'static str {
+        match self {
+            Self::Fmt => "Rust is formatted",
+            Self::Gen => "generated files are what their sources generate",
+            Self::Check => "the core is pure, no file is an orphan, lints are on, no binaries",
+            Self::Proto => "the protocol lints, does not break, and its test vectors hold",
+            Self::Shell => "shell scripts pass shellcheck",
+            Self::Clippy => "clippy finds nothing",
+            Self::Unit => "unit, law and component tests, and examples in documents",
+            Self::Doc => "the documents of protocol, core and SDK have no broken link",
+            Self::Build => "host, plugins and test programs build",
+            Self::Cluster => "the control plane for tests builds",
+            Self::Go => "Go is formatted and vetted",
+            Self::E2e => "host and plugins as processes against a real API server",
+        }
+    }
+
+    fn run(self, root: &Path) -> Result<()> {
+        match self {
+            Self::Fmt => run_command(&mut cargo(root, &["fmt", "--all", "--check"])),
+            Self::Gen => generate::run(root, true),
+            Self::Check => check::run(root),
+            Self::Proto => protocol::run(root),
+            Self::Shell => shell::check(root),
+            Self::Clippy => run_command(&mut clippy(root)),
+            Self::Unit => run_command(&mut cargo(
+                root,
+                &["test", "--workspace", "--exclude", "bulkhead-e2e"],
+            )),
+            Self::Doc => run_command(&mut doc(root)),
+            Self::Build => run_command(&mut cargo(
+                root,
+                &["build", "--workspace", "--exclude", "xtask", "--bins"],
+            )),
+            Self::Cluster => cluster::build(root),
+            Self::Go => golang::check(root),
+            Self::E2e => run_command(&mut cargo(root, &["test", "-p", "bulkhead-e2e"])),
+        }
+    }
+
+    fn name(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+}
+
+fn clippy(root: &Path) -> Command {
+    cargo(
+        root,
+        &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
+    )
+}
+
+fn doc(root: &Path) -> Command {
+    let packages = [
+        "-p",
+        "bulkhead-proto",
+        "-p",
+        "bulkhead-core",
+        "-p",
+        "bulkhead-plugin",
+    ];
+    let mut doc = cargo(root, &["doc", "--no-deps"]);
+    doc.args(packages).env("RUSTDOCFLAGS", "-D warnings");
+    doc
+}
+
+/// Prints the steps.
+pub(crate) fn list() {
+    for step in Step::value_variants() {
+        say(format!("{:<8} {}", step.name(), step.purpose()));
+    }
+}
+
+/// Runs the steps of `only`, or all; stops at the first that fails. A table at the end says how long each took.
+pub(crate) fn run(root: &Path, only: &[Step]) -> Result<()> {
+    let mut rows = Vec::new();
+    let mut result = Ok(());
+    for step in chosen(only) {
+        if result.is_err() {
+            rows.push(Row {
+                step,
+                state: State::NotRun,
+            });
+            continue;
+        }
+        say(format!("==> {}: {}", step.name(), step.purpose()));
+        let watch = Stopwatch::start();
+        result = step.run(root).with_context(|| format!("step {}", step.name()));
+        let took = watch.elapsed();
+        rows.push(Row {
+            step,
+            state: if result.is_ok() {
+                State::Passed(took)
+            } else {
+                State::Failed(took)
+            },
+        });
+    }
+    say(table(&rows));
+    result
+}
+
+/// In their own order, whatever the order asked for.
+fn chosen(only: &[Step]) -> Vec<Step> {
+    let all = Step::value_variants().iter().copied();
+    all.filter(|step| only.is_empty() || only.contains(step))
+        .collect()
+}
+
+struct Row {
+    step: Step,
+    state: State,
+}
+
+enum State {
+    Passed(Duration),
+    Failed(Duration),
+    NotRun,
+}
+
+fn table(rows: &[Row]) -> String {
+    let lines = rows.iter().map(|Row { step, state }| {
+        let (word, took) = match state {
+            State::Passed(took) => ("passed", readable(*took)),
+            State::Failed(took) => ("FAILED", readable(*took)),
+            State::NotRun => ("not run", String::new()),
+        };
+        format!("\n{:<8} {word:<8} {took:>12}", step.name())
+            .trim_end()
+            .to_owned()
+    });
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_run_in_their_own_order() {
+        assert_eq!(chosen(&[Step::E2e, Step::Fmt]), [Step::Fmt, Step::E2e]);
+        assert_eq!(chosen(&[]), Step::value_variants());
+    }
+
+    #[test]
+    fn the_table_says_what_passed_failed_and_did_not_run() {
+        let rows = [
+            Row {
+                step: Step::Fmt,
+                state: State::Passed(Duration::from_millis(900)),
+            },
+            Row {
+                step: Step::Clippy,
+                state: State::Failed(Duration::from_secs(61)),
+            },
+            Row {
+                step: Step::E2e,
+                state: State::NotRun,
+            },
+        ];
+        let lines: Vec<String> = table(&rows).lines().map(str::to_owned).collect();
+        assert_eq!(lines[1], "fmt      passed          0.9 s");
+        assert_eq!(lines[2], "clippy   FAILED      1 min 1 s");
+        assert_eq!(lines[3], "e2e      not run");
+    }
+}
