@@ -69,18 +69,19 @@ fn ended() -> Failure {
 }
 
 impl Batches {
-    /// Asks until `stop`, or until all loaders are gone.
+    /// Asks until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
         let mut in_flight = FuturesUnordered::new();
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                Some(()) = in_flight.next(), if !in_flight.is_empty() => {}
-                first = self.questions.recv(), if in_flight.len() < BATCHES => {
-                    let Some(first) = first else { return };
+                Some(()) = in_flight.next() => {}
+                Some(first) = self.questions.recv(), if in_flight.len() < BATCHES => {
                     let batch = self.gather(first).await;
                     in_flight.push(ask(self.plugin.clone(), batch));
                 }
+                // Nobody is left to ask, and nothing is in flight.
+                else => return stop.cancelled().await,
             }
         }
     }

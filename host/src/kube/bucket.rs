@@ -73,7 +73,7 @@ mod tests {
         let mut bucket = bucket(10.0, 3);
         let waits: Vec<u128> = (0..5).map(|_| bucket.take(ORIGIN).as_millis()).collect();
         assert_eq!(waits, [0, 0, 0, 100, 200]);
-        assert_eq!(bucket.take(ORIGIN + Duration::from_secs(60)), Duration::ZERO);
+        assert_eq!(bucket.take(ORIGIN + Duration::from_mins(1)), Duration::ZERO);
     }
 
     #[test]

@@ -52,7 +52,8 @@ pub(crate) fn client(answer: impl Fn(&Sent) -> Response<Answer> + Send + Sync + 
 
 /// A client that never gets an answer.
 pub(crate) fn silent_client() -> Client {
-    let service = service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Answer>, Infallible>>());
+    let service =
+        service_fn(|_: Request<Body>| std::future::pending::<Result<Response<Answer>, Infallible>>());
     Client::new(service, "default")
 }
 
@@ -61,19 +62,28 @@ async fn read(request: Request<Body>) -> Sent {
     let body = body.collect_bytes().await.unwrap();
     Sent {
         line: format!("{} {}", head.method, head.uri),
-        content_type: head.headers.get("content-type").map(|value| value.to_str().unwrap().to_owned()),
+        content_type: head
+            .headers
+            .get("content-type")
+            .map(|value| value.to_str().unwrap().to_owned()),
         body: serde_json::from_slice(&body).unwrap_or(Value::Null),
     }
 }
 
 /// An answer with a JSON body.
 pub(crate) fn json_answer(code: u16, body: &Value) -> Response<Answer> {
-    Response::builder().status(code).body(Answer::from(body.to_string())).unwrap()
+    Response::builder()
+        .status(code)
+        .body(Answer::from(body.to_string()))
+        .unwrap()
 }
 
 /// The beginning of a watch: `events`, and then silence.
 pub(crate) fn watch_answer(events: &[Value]) -> Response<Answer> {
-    let lines: Vec<_> = events.iter().map(|event| Ok::<_, Infallible>(format!("{event}\n"))).collect();
+    let lines: Vec<_> = events
+        .iter()
+        .map(|event| Ok::<_, Infallible>(format!("{event}\n")))
+        .collect();
     Response::new(Answer::from_stream(stream::iter(lines).chain(stream::pending())))
 }
 

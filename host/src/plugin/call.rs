@@ -30,7 +30,7 @@ macro_rules! rpc {
 pub(crate) use rpc;
 
 /// How much longer than the host itself the plugin is told that the host waits: the host owns the timer.
-const TIMER_SLACK: Duration = Duration::from_secs(1);
+pub(crate) const TIMER_SLACK: Duration = Duration::from_secs(1);
 
 /// A verb of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -92,15 +92,14 @@ impl Role {
             return Ok(self.accept(epoch, told, now));
         };
         if lead.epoch.lease != epoch.lease {
-            return match told {
-                // There is nothing of that lease to end, and a stop must not end another's term.
-                Told::Stop => Ok(Change::default()),
-                _ if lead.is_valid(now) => Err(LeadRefusal::OtherLease {
-                    lease: lead.epoch.lease.clone(),
+            if lead.is_valid(now) {
+                let lease = lead.epoch.lease.clone();
+                return Err(LeadRefusal::OtherLease {
+                    lease,
                     nanos: lead.until.saturating_sub(now),
-                }),
-                Told::Announce | Told::Grant { .. } => Ok(self.accept(epoch, told, now)),
-            };
+                });
+            }
+            return Ok(self.accept(epoch, told, now));
         }
         match epoch.transitions.cmp(&lead.epoch.transitions) {
             Ordering::Less => Err(LeadRefusal::LowerEpoch {

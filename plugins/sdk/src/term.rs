@@ -91,7 +91,7 @@ pub(crate) struct Leadership {
 struct State {
     role: Role,
     term: Option<Term>,
-    ready: bool,
+    initialised: bool,
     problem: Option<String>,
 }
 
@@ -100,7 +100,7 @@ impl Leadership {
         Self {
             state: Mutex::default(),
             term: watch::Sender::new(None),
-            ready: watch::Sender::new(false),
+            ready: watch::Sender::new(true),
         }
     }
 
@@ -115,13 +115,14 @@ impl Leadership {
             && let Some(term) = state.term.take()
         {
             term.end();
-            state.ready = false;
+            state.initialised = false;
             state.problem = None;
-            self.ready.send_replace(false);
         }
         if change.began {
             state.term = Some(Term::new(epoch.clone()));
         }
+        self.ready
+            .send_if_modified(|ready| std::mem::replace(ready, state.is_ready()) != state.is_ready());
         if let Some(term) = &state.term {
             term.grant(state.role.until());
         }
@@ -155,7 +156,7 @@ impl Leadership {
     pub(crate) fn set_ready(&self, term: &Term) {
         let mut state = self.lock();
         if state.term.as_ref().is_some_and(|current| current.is(term)) {
-            state.ready = true;
+            state.initialised = true;
             state.problem = None;
             self.ready.send_replace(true);
         }
@@ -171,7 +172,7 @@ impl Leadership {
         self.lock().problem.clone()
     }
 
-    /// Whether the provider is initialised for the present term.
+    /// Whether a leading host may send any call: not while the provider initialises. A standby is ready.
     pub(crate) fn ready(&self) -> watch::Receiver<bool> {
         self.ready.subscribe()
     }
@@ -187,10 +188,14 @@ impl Leadership {
 }
 
 impl State {
+    fn is_ready(&self) -> bool {
+        self.term.is_none() || self.initialised
+    }
+
     fn admission(&self) -> Result<Admission> {
         const WARMING: Duration = Duration::from_secs(1);
         match &self.term {
-            Some(term) if self.ready => Ok(Admission {
+            Some(term) if self.initialised => Ok(Admission {
                 term: term.clone(),
                 running: term.calls().token(),
             }),

@@ -4,11 +4,10 @@
 //! The script is a JSON list of pairs: an RPC and how its next call is answered. The journal is the cloud's memory over
 //! the process's end. A process that a host spawned ends with its standard input.
 
-use std::{collections::VecDeque, fs, path::PathBuf};
+use std::{collections::VecDeque, fs, io, path::PathBuf};
 
 use anyhow::{Context, Result, bail};
 use bulkhead_scripted::{Behaviour, Cloud, Journal, Options, Rpc, Script, ScriptedPlugin};
-use tokio::io::AsyncReadExt as _;
 
 struct Arguments {
     socket: PathBuf,
@@ -36,8 +35,8 @@ async fn main() -> Result<()> {
     let cloud = Cloud::new(Journal::at(&journal));
     let plugin = ScriptedPlugin::start(&socket, Options::new(&name), script, &cloud).await?;
     if std::env::var_os("BULKHEAD_SPAWNED").is_some() {
-        let mut ignored = Vec::new();
-        tokio::io::stdin().read_to_end(&mut ignored).await?;
+        let end = tokio::task::spawn_blocking(|| io::copy(&mut io::stdin(), &mut io::sink()));
+        end.await??;
         return Ok(());
     }
     plugin.serve().await

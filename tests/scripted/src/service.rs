@@ -320,10 +320,12 @@ impl CloudProvider for Service {
         let honest =
             move |inner: &Inner, began| answers::ensure(&inner.cloud, &inner.options.name, began, &request);
         let bend = |behaviour: &Behaviour| {
-            let outcome = match behaviour {
-                Behaviour::Elsewhere => v1::Outcome::Elsewhere,
-                Behaviour::Wrong(Wrong::Nil) => v1::Outcome::Done,
-                _ => return None,
+            let outcome = if *behaviour == Behaviour::Elsewhere {
+                v1::Outcome::Elsewhere
+            } else if *behaviour == Behaviour::Wrong(Wrong::Nil) {
+                v1::Outcome::Done
+            } else {
+                return None;
             };
             let outcome = outcome.into();
             Some(v1::EnsureLoadBalancerResponse {
@@ -348,9 +350,8 @@ impl CloudProvider for Service {
             let results = request.items.iter().map(update).collect::<Result<_, _>>()?;
             Ok(v1::UpdateTargetsResponse { results })
         };
-        let bend = |behaviour: &Behaviour| match behaviour {
-            Behaviour::Wrong(Wrong::Count) => Some(v1::UpdateTargetsResponse::default()),
-            _ => None,
+        let bend = |behaviour: &Behaviour| {
+            (*behaviour == Behaviour::Wrong(Wrong::Count)).then(v1::UpdateTargetsResponse::default)
         };
         self.answer(asked, admitted, honest, bend).await
     }
@@ -388,9 +389,8 @@ impl CloudProvider for Service {
         let admitted = self.may_write(request.intent.as_ref());
         let honest =
             move |inner: &Inner, began| answers::delete(&inner.cloud, &inner.options.name, began, &request);
-        let bend = |behaviour: &Behaviour| match behaviour {
-            Behaviour::Wrong(Wrong::Nil) => Some(v1::DeleteLoadBalancerResponse::default()),
-            _ => None,
+        let bend = |behaviour: &Behaviour| {
+            (*behaviour == Behaviour::Wrong(Wrong::Nil)).then(v1::DeleteLoadBalancerResponse::default)
         };
         self.answer(asked, admitted, honest, bend).await
     }
@@ -453,20 +453,20 @@ fn bend_instances(
     cloud: &Cloud,
 ) -> Option<v1::GetInstancesResponse> {
     let mut results = answers::instances(cloud, request).results;
-    match behaviour {
-        Behaviour::ItemsFail(failure) => {
-            for result in &mut results {
-                result.result = Some(v1::instance_result::Result::Error(failure.body()));
-            }
+    if *behaviour == Behaviour::Wrong(Wrong::Count) {
+        results.pop();
+        return Some(v1::GetInstancesResponse { results });
+    }
+    for result in &mut results {
+        if let Behaviour::ItemsFail(failure) = behaviour {
+            result.result = Some(v1::instance_result::Result::Error(failure.body()));
+        } else if *behaviour == Behaviour::Wrong(Wrong::Nil) {
+            result.result = None;
+        } else if *behaviour == Behaviour::Wrong(Wrong::Uid) {
+            "another".clone_into(&mut result.node_uid);
+        } else {
+            return None;
         }
-        Behaviour::Wrong(Wrong::Nil) => results.iter_mut().for_each(|result| result.result = None),
-        Behaviour::Wrong(Wrong::Count) => drop(results.pop()),
-        Behaviour::Wrong(Wrong::Uid) => {
-            results
-                .iter_mut()
-                .for_each(|result| "another".clone_into(&mut result.node_uid));
-        }
-        _ => return None,
     }
     Some(v1::GetInstancesResponse { results })
 }

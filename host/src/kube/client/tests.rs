@@ -34,7 +34,11 @@ async fn connect_with(content: Option<&str>) -> (PathBuf, Result<Connection, Con
     if let Some(content) = content {
         std::fs::write(&path, content).unwrap();
     }
-    let options = KubeOptions { kubeconfig: Some(path.clone()), user_agent: "test/1".into(), ..KubeOptions::default() };
+    let options = KubeOptions {
+        kubeconfig: Some(path.clone()),
+        user_agent: "test/1".into(),
+        ..KubeOptions::default()
+    };
     (path, connect(&options).await)
 }
 
@@ -46,8 +50,14 @@ async fn connect_with(content: Option<&str>) -> (PathBuf, Result<Connection, Con
 #[case::no_context(Some(kubeconfig("", "").replace("current-context: c", "")), "no current-context")]
 #[case::unknown_context(Some(kubeconfig("", "").replace("current-context: c", "current-context: d")), "current-context \"d\"")]
 #[case::unknown_cluster(Some(kubeconfig("", "").replace("cluster: k,", "cluster: z,")), "cluster \"z\"")]
-#[case::ca_file_missing(Some(kubeconfig("certificate-authority: /nowhere/ca.crt", "")), "/nowhere/ca.crt")]
-#[case::ca_broken(Some(kubeconfig("certificate-authority-data: '%%'", "")), "certificate authority")]
+#[case::ca_file_missing(
+    Some(kubeconfig("certificate-authority: /nowhere/ca.crt", "")),
+    "/nowhere/ca.crt"
+)]
+#[case::ca_broken(
+    Some(kubeconfig("certificate-authority-data: '%%'", "")),
+    "certificate authority"
+)]
 #[case::key_file_missing(
     Some(kubeconfig("", "client-certificate: /nowhere/tls.crt, client-key: /nowhere/tls.key")),
     "/nowhere/tls."
@@ -60,7 +70,10 @@ async fn a_kubeconfig_that_does_not_do_is_named_with_the_problem_on_one_line(
 ) {
     let (path, result) = connect_with(content.as_deref()).await;
     let message = result.unwrap_err().to_string();
-    assert!(message.contains(&path.display().to_string()) && message.contains(problem), "{message}");
+    assert!(
+        message.contains(&path.display().to_string()) && message.contains(problem),
+        "{message}"
+    );
     assert!(!message.contains('\n'), "{message}");
 }
 
@@ -74,12 +87,18 @@ async fn a_kubeconfig_that_does_is_a_way_to_its_server() {
 async fn a_url_of_its_own_wins_and_needs_no_kubeconfig() {
     with_provider();
     let master = Some(Uri::from_static("http://127.0.0.1:2"));
-    let options = KubeOptions { master, ..KubeOptions::default() };
+    let options = KubeOptions {
+        master,
+        ..KubeOptions::default()
+    };
     assert_eq!(connect(&options).await.unwrap().url, "http://127.0.0.1:2/");
 }
 
 fn connection(client: Client) -> Connection {
-    Connection { client, url: Uri::from_static("http://api") }
+    Connection {
+        client,
+        url: Uri::from_static("http://api"),
+    }
 }
 
 #[rstest]
@@ -107,7 +126,7 @@ async fn an_api_server_that_is_away_is_waited_for() {
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_accepts_and_says_nothing_is_away() {
     let connection = connection(fake::silent_client());
-    let waited = tokio::time::timeout(Duration::from_secs(60), wait_for_api(&connection));
+    let waited = tokio::time::timeout(Duration::from_mins(1), wait_for_api(&connection));
     assert!(waited.await.is_err());
 }
 
@@ -116,7 +135,10 @@ async fn the_clusters_id_is_the_configured_one_or_the_uid_of_kube_system() {
     let tries = AtomicUsize::new(0);
     let (client, log) = fake::client(move |_| match tries.fetch_add(1, Ordering::Relaxed) {
         0 => fake::refusal(403, "Forbidden", &json!({})),
-        _ => fake::json_answer(200, &json!({ "metadata": { "name": "kube-system", "uid": "u-9" } })),
+        _ => fake::json_answer(
+            200,
+            &json!({ "metadata": { "name": "kube-system", "uid": "u-9" } }),
+        ),
     });
     let connection = connection(client);
     assert_eq!(cluster_uid(&connection, Some("mine")).await, "mine");

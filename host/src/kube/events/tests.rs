@@ -36,7 +36,12 @@ fn setup(answers: Vec<Response<Answer>>) -> Setup {
     let (recorder, writer) = events(client, "host_1", move || {
         counted.fetch_add(1, Ordering::Relaxed);
     });
-    Setup { recorder: recorder.with_component(component::NODE), writer, log, dropped }
+    Setup {
+        recorder: recorder.with_component(component::NODE),
+        writer,
+        log,
+        dropped,
+    }
 }
 
 /// Emits these, writes all there is, and returns what was sent and how many were dropped.
@@ -51,18 +56,31 @@ async fn write(setup: Setup, specs: Vec<EventSpec>) -> (Log, usize) {
 
 /// `POST` or `PATCH` of each request.
 fn verbs(log: &Log) -> Vec<String> {
-    log.lines().iter().map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+    log.lines()
+        .iter()
+        .map(|line| line.split(' ').next().unwrap().to_owned())
+        .collect()
 }
 
 #[tokio::test]
 async fn an_event_has_everything_that_the_api_asks_for() {
     let (log, dropped) = write(setup(vec![]), vec![spec("it broke")]).await;
     let sent = log.all();
-    assert_eq!(sent[0].line, "POST /apis/events.k8s.io/v1/namespaces/default/events?");
+    assert_eq!(
+        sent[0].line,
+        "POST /apis/events.k8s.io/v1/namespaces/default/events?"
+    );
     let mut body = sent[0].body.clone();
     let name = body["metadata"]["name"].take();
     assert!(name.as_str().unwrap().starts_with("a."), "{name}");
-    assert!(body["eventTime"].take().as_str().unwrap().parse::<jiff::Timestamp>().is_ok());
+    assert!(
+        body["eventTime"]
+            .take()
+            .as_str()
+            .unwrap()
+            .parse::<jiff::Timestamp>()
+            .is_ok()
+    );
     let expected = json!({
         "apiVersion": "events.k8s.io/v1", "kind": "Event",
         "metadata": { "name": null, "namespace": "default" },
@@ -76,8 +94,14 @@ async fn an_event_has_everything_that_the_api_asks_for() {
 
 #[tokio::test]
 async fn an_event_about_a_service_lives_in_its_namespace() {
-    let key = ServiceKey { namespace: "ns".into(), name: "s".into() };
-    let spec = EventSpec { regarding: Regarding::service(&key, &Uid("u".into())), ..spec("x") };
+    let key = ServiceKey {
+        namespace: "ns".into(),
+        name: "s".into(),
+    };
+    let spec = EventSpec {
+        regarding: Regarding::service(&key, &Uid("u".into())),
+        ..spec("x")
+    };
     let (log, _) = write(setup(vec![]), vec![spec]).await;
     assert_eq!(log.lines(), ["POST /apis/events.k8s.io/v1/namespaces/ns/events?"]);
     assert_eq!(log.all()[0].body["regarding"]["namespace"], "ns");
@@ -91,8 +115,14 @@ async fn repeats_raise_the_count_and_another_note_is_another_event() {
     let counts: Vec<&Value> = sent.iter().map(|sent| &sent.body["series"]["count"]).collect();
     assert_eq!(counts, [&Value::Null, &json!(2), &Value::Null, &json!(3)]);
     let name = sent[0].body["metadata"]["name"].as_str().unwrap();
-    assert_eq!(sent[1].line, format!("PATCH /apis/events.k8s.io/v1/namespaces/default/events/{name}?"));
-    assert_eq!(sent[1].content_type.as_deref(), Some("application/merge-patch+json"));
+    assert_eq!(
+        sent[1].line,
+        format!("PATCH /apis/events.k8s.io/v1/namespaces/default/events/{name}?")
+    );
+    assert_eq!(
+        sent[1].content_type.as_deref(),
+        Some("application/merge-patch+json")
+    );
 }
 
 #[tokio::test]
@@ -102,7 +132,10 @@ async fn a_repeat_of_an_event_that_the_cluster_forgot_is_new() {
         fake::refusal(404, "NotFound", &json!({})),
     ];
     let (log, dropped) = write(setup(answers), vec![spec("x"), spec("x"), spec("x")]).await;
-    assert_eq!((verbs(&log).join(" ").as_str(), dropped), ("POST PATCH POST PATCH", 0));
+    assert_eq!(
+        (verbs(&log).join(" ").as_str(), dropped),
+        ("POST PATCH POST PATCH", 0)
+    );
     assert_eq!(log.all()[3].body["series"]["count"], 2);
 }
 
@@ -111,14 +144,20 @@ async fn a_repeat_of_an_event_that_the_cluster_forgot_is_new() {
 #[case::not_allowed(403, 1, 1)]
 #[case::refused(422, 1, 1)]
 #[tokio::test(start_paused = true)]
-async fn an_event_is_tried_again_where_that_may_help(#[case] code: u16, #[case] tries: usize, #[case] dropped: usize) {
+async fn an_event_is_tried_again_where_that_may_help(
+    #[case] code: u16,
+    #[case] tries: usize,
+    #[case] dropped: usize,
+) {
     let (log, counted) = write(setup(vec![fake::refusal(code, "x", &json!({}))]), vec![spec("x")]).await;
     assert_eq!((log.all().len(), counted), (tries, dropped));
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_api_server_that_stays_away_costs_four_attempts() {
-    let answers = (0..9).map(|_| fake::refusal(500, "InternalError", &json!({}))).collect();
+    let answers = (0..9)
+        .map(|_| fake::refusal(500, "InternalError", &json!({})))
+        .collect();
     let (log, dropped) = write(setup(answers), vec![spec("x")]).await;
     assert_eq!((log.all().len(), dropped), (4, 1));
 }

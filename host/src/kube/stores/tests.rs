@@ -17,25 +17,41 @@ fn node_object(name: &str, version: u64) -> Value {
 }
 
 fn node(name: &str, version: u64) -> NodeView {
-    serde_json::from_value::<Watched<NodeView>>(node_object(name, version)).unwrap().view
+    serde_json::from_value::<Watched<NodeView>>(node_object(name, version))
+        .unwrap()
+        .view
 }
 
 fn other_node(name: &str, version: u64) -> NodeView {
-    NodeView { uid: bulkhead_core::ids::Uid("another".into()), ..node(name, version) }
+    NodeView {
+        uid: bulkhead_core::ids::Uid("another".into()),
+        ..node(name, version)
+    }
 }
 
 fn list(nodes: &[(&str, u64)]) -> BTreeMap<NodeName, NodeView> {
-    nodes.iter().map(|(name, version)| (NodeName((*name).into()), node(name, *version))).collect()
+    nodes
+        .iter()
+        .map(|(name, version)| (NodeName((*name).into()), node(name, *version)))
+        .collect()
 }
 
 /// A change as `name:old>new`, by versions.
 fn told<V: View>(old: Option<&Arc<V>>, new: Option<&Arc<V>>) -> String {
     let version = |view: Option<&Arc<V>>| view.map_or("-", |view| view.resource_version()).to_owned();
-    format!("{}:{}>{}", old.or(new).unwrap().name(), version(old), version(new))
+    format!(
+        "{}:{}>{}",
+        old.or(new).unwrap().name(),
+        version(old),
+        version(new)
+    )
 }
 
 fn tell(changes: impl IntoIterator<Item = Change<NodeView>>) -> Vec<String> {
-    changes.into_iter().map(|change| told(change.old.as_ref(), change.new.as_ref())).collect()
+    changes
+        .into_iter()
+        .map(|change| told(change.old.as_ref(), change.new.as_ref()))
+        .collect()
 }
 
 /// Nodes a (10) and b (11), by the watch; a then by a write with version 20.
@@ -103,7 +119,13 @@ fn a_list_replaces_everything_but_newer_writes(
 /// A client that gives these answers, one for each request, and then silent watches.
 fn scripted(answers: Vec<Response<Answer>>) -> (Client, fake::Log) {
     let answers = Mutex::new(VecDeque::from(answers));
-    fake::client(move |_| answers.lock().unwrap().pop_front().unwrap_or_else(|| fake::watch_answer(&[])))
+    fake::client(move |_| {
+        answers
+            .lock()
+            .unwrap()
+            .pop_front()
+            .unwrap_or_else(|| fake::watch_answer(&[]))
+    })
 }
 
 fn event(kind: &str, object: &Value) -> Value {
@@ -114,7 +136,10 @@ fn event(kind: &str, object: &Value) -> Value {
 fn initial_end(version: u64) -> Value {
     let annotations = json!({ "k8s.io/initial-events-end": "true" });
     let metadata = json!({ "resourceVersion": version.to_string(), "annotations": annotations });
-    event("BOOKMARK", &json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata }))
+    event(
+        "BOOKMARK",
+        &json!({ "apiVersion": "v1", "kind": "Node", "metadata": metadata }),
+    )
 }
 
 fn page(objects: &[Value], next: Option<&str>) -> Response<Answer> {
@@ -125,7 +150,10 @@ fn page(objects: &[Value], next: Option<&str>) -> Response<Answer> {
 }
 
 /// Runs a store against these answers until it has told `count` changes.
-async fn changes<V: View>(answers: Vec<Response<Answer>>, count: usize) -> (Store<V>, Vec<String>, Vec<String>) {
+async fn changes<V: View>(
+    answers: Vec<Response<Answer>>,
+    count: usize,
+) -> (Store<V>, Vec<String>, Vec<String>) {
     let (client, log) = scripted(answers);
     let store = Store::<V>::new();
     let (sender, mut receiver) = mpsc::channel(100);
@@ -140,7 +168,7 @@ async fn changes<V: View>(answers: Vec<Response<Answer>>, count: usize) -> (Stor
     };
     let told = tokio::select! {
         () = store.clone().run(client, CancellationToken::new()) => panic!("the store stopped"),
-        told = timeout(Duration::from_secs(600), collect) => told.expect("too few changes"),
+        told = timeout(Duration::from_mins(10), collect) => told.expect("too few changes"),
     };
     (store, told, log.lines())
 }
@@ -156,9 +184,20 @@ async fn a_streamed_list_and_what_follows_it_reach_the_handlers_in_order() {
     ]);
     let (store, told, lines) = changes::<NodeView>(vec![watch], 4).await;
     assert_eq!(told, ["a:->10", "b:->11", "a:10>13", "b:11>-"]);
-    assert_eq!(store.snapshot().iter().map(|view| view.name.0.as_str()).collect::<Vec<_>>(), ["a"]);
+    assert_eq!(
+        store
+            .snapshot()
+            .iter()
+            .map(|view| view.name.0.as_str())
+            .collect::<Vec<_>>(),
+        ["a"]
+    );
     assert_eq!(store.get(&NodeName("a".into())).unwrap().resource_version, "13");
-    assert!(lines[0].contains("watch=true") && lines[0].contains("sendInitialEvents=true"), "{}", lines[0]);
+    assert!(
+        lines[0].contains("watch=true") && lines[0].contains("sendInitialEvents=true"),
+        "{}",
+        lines[0]
+    );
 }
 
 #[rstest]
@@ -176,13 +215,17 @@ async fn a_server_that_does_not_stream_lists_is_asked_for_pages(#[case] first: R
     let (store, told, lines) = changes::<NodeView>(answers, 3).await;
     assert_eq!(told, ["a:->10", "b:->11", "b:11>31"]);
     assert_eq!(store.len(), 2);
-    let asked: Vec<_> = lines[1..].iter().map(|line| (line.contains("limit=100"), line.contains("continue=more"))).collect();
+    let asked: Vec<_> = lines[1..]
+        .iter()
+        .map(|line| (line.contains("limit=100"), line.contains("continue=more")))
+        .collect();
     assert_eq!(asked, [(true, false), (true, true), (false, false)]);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_watch_that_is_too_old_is_followed_by_a_list_that_removes_what_is_gone() {
-    let expired = json!({ "kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version" });
+    let expired =
+        json!({ "kind": "Status", "code": 410, "reason": "Expired", "message": "too old resource version" });
     let answers = vec![
         fake::watch_answer(&[
             event("ADDED", &node_object("a", 10)),
@@ -226,9 +269,14 @@ async fn a_service_is_held_from_when_it_matters_until_it_no_longer_does() {
 #[test]
 fn an_answer_by_which_a_service_no_longer_matters_is_not_undone_by_older_news() {
     let service = |version, kind| {
-        serde_json::from_value::<Watched<ServiceView>>(service_object(version, kind, &[])).unwrap().view
+        serde_json::from_value::<Watched<ServiceView>>(service_object(version, kind, &[]))
+            .unwrap()
+            .view
     };
-    let key = ServiceKey { namespace: "ns".into(), name: "s".into() };
+    let key = ServiceKey {
+        namespace: "ns".into(),
+        name: "s".into(),
+    };
     let mut content = Content::default();
     content.apply(service(1, "LoadBalancer"));
     content.absorb(service(5, "ClusterIP"));

@@ -16,11 +16,15 @@ use serde_json::{Value, json};
 use super::*;
 
 fn node(object: &Value) -> NodeView {
-    serde_json::from_str::<Watched<NodeView>>(&object.to_string()).unwrap().view
+    serde_json::from_str::<Watched<NodeView>>(&object.to_string())
+        .unwrap()
+        .view
 }
 
 fn service(object: &Value) -> ServiceView {
-    serde_json::from_str::<Watched<ServiceView>>(&object.to_string()).unwrap().view
+    serde_json::from_str::<Watched<ServiceView>>(&object.to_string())
+        .unwrap()
+        .view
 }
 
 fn load_balancer(spec: &Value) -> ServiceView {
@@ -80,10 +84,30 @@ fn odd_elements_are_left_out_and_the_others_stay() {
     }));
     assert!(view.deleting);
     assert_eq!(view.labels, BTreeMap::from([("good".into(), "1".into())]));
-    assert_eq!(view.taints, [Taint { key: "k".into(), value: None, effect: "NoSchedule".into(), time_added: None }]);
+    assert_eq!(
+        view.taints,
+        [Taint {
+            key: "k".into(),
+            value: None,
+            effect: "NoSchedule".into(),
+            time_added: None
+        }]
+    );
     assert_eq!(view.pod_cidrs, ["10.0.0.0/24"]);
-    assert_eq!(view.addresses, [NodeAddress { kind: AddressType::InternalIp, address: "10.0.0.1".into() }]);
-    assert_eq!(view.conditions, [NodeCondition { kind: "Ready".into(), status: ConditionStatus::Unknown }]);
+    assert_eq!(
+        view.addresses,
+        [NodeAddress {
+            kind: AddressType::InternalIp,
+            address: "10.0.0.1".into()
+        }]
+    );
+    assert_eq!(
+        view.conditions,
+        [NodeCondition {
+            kind: "Ready".into(),
+            status: ConditionStatus::Unknown
+        }]
+    );
 }
 
 #[test]
@@ -94,7 +118,13 @@ fn an_address_of_an_unknown_type_is_counted_and_left_out() {
         { "type": 3, "address": "three" },
         { "type": "Hostname", "address": "a" },
     ] } }));
-    assert_eq!(view.addresses, [NodeAddress { kind: AddressType::Hostname, address: "a".into() }]);
+    assert_eq!(
+        view.addresses,
+        [NodeAddress {
+            kind: AddressType::Hostname,
+            address: "a".into()
+        }]
+    );
     assert_eq!(unknown_address_types() - before, 2);
 }
 
@@ -106,7 +136,11 @@ fn an_address_of_an_unknown_type_is_counted_and_left_out() {
 #[case::no_longer_with_upstreams_finalizer(json!({ "type": "NodePort" }), &[CLEANUP_FINALIZER], true)]
 #[case::no_longer_with_our_finalizer(json!({ "type": "NodePort" }), &["x", CLASS_FINALIZER], true)]
 #[case::no_type(json!({}), &[], false)]
-fn a_service_matters_by_type_or_finalizer(#[case] spec: Value, #[case] finalizers: &[&str], #[case] matters: bool) {
+fn a_service_matters_by_type_or_finalizer(
+    #[case] spec: Value,
+    #[case] finalizers: &[&str],
+    #[case] matters: bool,
+) {
     let view = service(&json!({ "metadata": { "name": "s", "finalizers": finalizers }, "spec": spec }));
     assert_eq!(view.matters(), matters);
 }
@@ -137,7 +171,8 @@ fn source_ranges_come_from_the_field_or_the_annotation(
     #[case] field: Value,
     #[case] expected: &[&str],
 ) {
-    let object = json!({ "metadata": { "annotations": annotations }, "spec": { "loadBalancerSourceRanges": field } });
+    let object =
+        json!({ "metadata": { "annotations": annotations }, "spec": { "loadBalancerSourceRanges": field } });
     assert_eq!(service(&object).spec.source_ranges, expected);
 }
 
@@ -158,7 +193,10 @@ fn the_health_check_port_counts_with_policy_local(#[case] spec: Value, #[case] e
 )]
 #[case::odd_config(json!({ "sessionAffinity": "ClientIP", "sessionAffinityConfig": 3 }), Some(10_800))]
 fn affinity_has_a_timeout(#[case] spec: Value, #[case] seconds: Option<u64>) {
-    assert_eq!(load_balancer(&spec).spec.client_ip_affinity, seconds.map(Duration::from_secs));
+    assert_eq!(
+        load_balancer(&spec).spec.client_ip_affinity,
+        seconds.map(Duration::from_secs)
+    );
 }
 
 #[rstest]
@@ -175,8 +213,12 @@ fn a_port_has_kubernetes_defaults(
     #[case] node_port: Option<u16>,
     #[case] target: &str,
 ) {
-    let spec = load_balancer(&json!({ "ports": [object, { "port": 70_000 }, { "port": 1, "protocol": "ICMP" }] })).spec;
-    let Ok([port]) = <[Port; 1]>::try_from(spec.ports) else { panic!("odd ports must be left out") };
+    let spec =
+        load_balancer(&json!({ "ports": [object, { "port": 70_000 }, { "port": 1, "protocol": "ICMP" }] }))
+            .spec;
+    let Ok([port]) = <[Port; 1]>::try_from(spec.ports) else {
+        panic!("odd ports must be left out")
+    };
     let port = (port.name, port.protocol, port.node_port, port.target_port);
     assert_eq!(port, (name.into(), protocol, node_port, target.into()));
 }
@@ -296,11 +338,24 @@ fn policy() -> impl Strategy<Value = TrafficPolicy> {
 
 fn any_port() -> impl Strategy<Value = Port> {
     let protocol = prop::sample::select(vec![Protocol::Tcp, Protocol::Udp, Protocol::Sctp]);
-    ("[a-z]{0,5}", protocol, 1_u16.., option::of(1_u16..), "[a-z]{1,5}|[1-9][0-9]{0,3}", "[a-z]{0,5}").prop_map(
-        |(name, protocol, port, node_port, target_port, app_protocol)| Port {
-            name, protocol, port, node_port, target_port, app_protocol,
-        },
+    (
+        "[a-z]{0,5}",
+        protocol,
+        1_u16..,
+        option::of(1_u16..),
+        "[a-z]{1,5}|[1-9][0-9]{0,3}",
+        "[a-z]{0,5}",
     )
+        .prop_map(
+            |(name, protocol, port, node_port, target_port, app_protocol)| Port {
+                name,
+                protocol,
+                port,
+                node_port,
+                target_port,
+                app_protocol,
+            },
+        )
 }
 
 fn any_ingress() -> impl Strategy<Value = Ingress> {
@@ -309,8 +364,11 @@ fn any_ingress() -> impl Strategy<Value = Ingress> {
         (any::<std::net::IpAddr>(), mode).prop_map(|(ip, mode)| IngressAddress::Ip(ip, mode)),
         "[a-z.]{1,20}".prop_map(IngressAddress::Hostname),
     ];
-    let port = (any::<u16>(), option::of("[A-Z]{1,5}"))
-        .prop_map(|(port, error)| PortStatus { port, protocol: Protocol::Udp, error });
+    let port = (any::<u16>(), option::of("[A-Z]{1,5}")).prop_map(|(port, error)| PortStatus {
+        port,
+        protocol: Protocol::Udp,
+        error,
+    });
     (address, vec(port, 0..3)).prop_map(|(address, ports)| Ingress { address, ports })
 }
 

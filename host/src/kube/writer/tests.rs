@@ -26,11 +26,17 @@ fn node_answer(_: &Sent) -> Response<Answer> {
 }
 
 fn service_answer(_: &Sent) -> Response<Answer> {
-    fake::json_answer(200, &json!({ "metadata": { "namespace": "ns", "name": "s", "resourceVersion": "18" } }))
+    fake::json_answer(
+        200,
+        &json!({ "metadata": { "namespace": "ns", "name": "s", "resourceVersion": "18" } }),
+    )
 }
 
 fn guard() -> Guard {
-    Guard { uid: Uid("u-1".into()), resource_version: "17".into() }
+    Guard {
+        uid: Uid("u-1".into()),
+        resource_version: "17".into(),
+    }
 }
 
 fn node() -> NodeName {
@@ -38,19 +44,32 @@ fn node() -> NodeName {
 }
 
 fn service() -> ServiceKey {
-    ServiceKey { namespace: "ns".into(), name: "s".into() }
+    ServiceKey {
+        namespace: "ns".into(),
+        name: "s".into(),
+    }
 }
 
 fn sent(line: &str, content_type: &str, body: Value) -> Vec<Sent> {
-    vec![Sent { line: line.into(), content_type: Some(content_type.into()), body }]
+    vec![Sent {
+        line: line.into(),
+        content_type: Some(content_type.into()),
+        body,
+    }]
 }
 
 #[tokio::test]
 async fn addresses_go_to_the_status_as_a_json_merge_patch() {
     let (client, log) = fake::client(node_answer);
     let (writer, counts) = writer(client);
-    let addresses = [NodeAddress { kind: AddressType::InternalIp, address: "10.0.0.1".into() }];
-    let view = writer.patch_node_addresses(&node(), &guard().uid, &addresses).await.unwrap();
+    let addresses = [NodeAddress {
+        kind: AddressType::InternalIp,
+        address: "10.0.0.1".into(),
+    }];
+    let view = writer
+        .patch_node_addresses(&node(), &guard().uid, &addresses)
+        .await
+        .unwrap();
     assert_eq!((view.name, view.resource_version.as_str()), (node(), "18"));
     let body = json!({ "metadata": { "uid": "u-1" },
         "status": { "addresses": [{ "type": "InternalIP", "address": "10.0.0.1" }] } });
@@ -62,8 +81,15 @@ async fn addresses_go_to_the_status_as_a_json_merge_patch() {
 #[tokio::test]
 async fn a_node_is_changed_by_a_json_merge_patch() {
     let (client, log) = fake::client(node_answer);
-    let changes = NodePatch { provider_id: Some("a://1".into()), ..NodePatch::default() };
-    writer(client).0.patch_node(&node(), &guard(), &changes).await.unwrap();
+    let changes = NodePatch {
+        provider_id: Some("a://1".into()),
+        ..NodePatch::default()
+    };
+    writer(client)
+        .0
+        .patch_node(&node(), &guard(), &changes)
+        .await
+        .unwrap();
     let body =
         json!({ "metadata": { "uid": "u-1", "resourceVersion": "17" }, "spec": { "providerID": "a://1" } });
     let line = "PATCH /api/v1/nodes/a?&fieldManager=bulkhead";
@@ -73,7 +99,11 @@ async fn a_node_is_changed_by_a_json_merge_patch() {
 #[tokio::test]
 async fn finalizers_go_to_the_status_as_a_json_merge_patch() {
     let (client, log) = fake::client(service_answer);
-    let view = writer(client).0.patch_service_finalizers(&service(), &guard(), &["f".into()]).await.unwrap();
+    let view = writer(client)
+        .0
+        .patch_service_finalizers(&service(), &guard(), &["f".into()])
+        .await
+        .unwrap();
     assert_eq!(view.key, service());
     let body = json!({ "metadata": { "uid": "u-1", "resourceVersion": "17", "finalizers": ["f"] } });
     let line = "PATCH /api/v1/namespaces/ns/services/s/status?&fieldManager=bulkhead";
@@ -83,28 +113,49 @@ async fn finalizers_go_to_the_status_as_a_json_merge_patch() {
 #[tokio::test]
 async fn a_service_status_is_changed_by_a_strategic_merge_patch() {
     let (client, log) = fake::client(service_answer);
-    let changes = ServiceStatusPatch { ingress: Some(&[]), ..ServiceStatusPatch::default() };
-    writer(client).0.patch_service_status(&service(), &guard().uid, changes).await.unwrap();
+    let changes = ServiceStatusPatch {
+        ingress: Some(&[]),
+        ..ServiceStatusPatch::default()
+    };
+    writer(client)
+        .0
+        .patch_service_status(&service(), &guard().uid, changes)
+        .await
+        .unwrap();
     let body = json!({ "metadata": { "uid": "u-1" }, "status": { "loadBalancer": { "ingress": null } } });
     let line = "PATCH /api/v1/namespaces/ns/services/s/status?&fieldManager=bulkhead";
-    assert_eq!(log.all(), sent(line, "application/strategic-merge-patch+json", body));
+    assert_eq!(
+        log.all(),
+        sent(line, "application/strategic-merge-patch+json", body)
+    );
 }
 
 #[tokio::test]
 async fn a_read_asks_the_database_and_knows_absence() {
-    let (client, log) = fake::client(|sent| match sent.line.contains("nodes") {
-        true => node_answer(sent),
-        false => fake::refusal(404, "NotFound", &json!({})),
+    let not_found = || fake::refusal(404, "NotFound", &json!({}));
+    let (client, log) = fake::client(move |sent| {
+        if sent.line.contains("nodes") {
+            node_answer(sent)
+        } else {
+            not_found()
+        }
     });
     let (writer, counts) = writer(client);
     assert_eq!(writer.read_node(&node()).await.unwrap().unwrap().name, node());
     assert_eq!(writer.read_service(&service()).await, Ok(None));
-    assert_eq!(log.lines(), ["GET /api/v1/nodes/a", "GET /api/v1/namespaces/ns/services/s"]);
+    assert_eq!(
+        log.lines(),
+        ["GET /api/v1/nodes/a", "GET /api/v1/namespaces/ns/services/s"]
+    );
     assert!(counts.lock().unwrap().is_empty());
 }
 
 fn plain(code: u16, body: &'static str) -> Response<Answer> {
-    Response::builder().status(code).header("Retry-After", "4").body(Answer::from(body)).unwrap()
+    Response::builder()
+        .status(code)
+        .header("Retry-After", "4")
+        .body(Answer::from(body))
+        .unwrap()
 }
 
 #[rstest]
@@ -141,7 +192,10 @@ async fn an_answer_that_is_no_json_leaves_the_outcome_unknown() {
 #[tokio::test(start_paused = true)]
 async fn a_write_without_an_answer_ends_at_its_deadline() {
     let (writer, counts) = writer(fake::silent_client());
-    let error = writer.patch_node(&node(), &guard(), &NodePatch::default()).await.unwrap_err();
+    let error = writer
+        .patch_node(&node(), &guard(), &NodePatch::default())
+        .await
+        .unwrap_err();
     assert_eq!(error, ApiError::Deadline { after: DEADLINE });
     assert_eq!(*counts.lock().unwrap(), [("patch-node", "deadline")]);
 }

@@ -99,7 +99,7 @@ fn parts(answer: v1::DescribeResponse) -> Parsed<(Description, Limits)> {
         max_targets: limits
             .max_targets_per_load_balancer
             .map(|max| usize::try_from(max).unwrap_or(usize::MAX)),
-        behaviour_digest: word("behaviour_digest", answer.behaviour_digest, ID_MAX)?,
+        behaviour_digest: line("behaviour_digest", answer.behaviour_digest, ID_MAX)?,
         capabilities,
     };
     let in_flight = bound(

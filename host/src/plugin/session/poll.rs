@@ -10,7 +10,7 @@ use tonic_health::pb::health_client::HealthClient;
 use super::board::Board;
 use super::{End, describe};
 use crate::plugin::Settings;
-use crate::plugin::call::{CallError, Class, Verb, Wire, rpc};
+use crate::plugin::call::{CallError, Class, TIMER_SLACK, Verb, Wire, rpc};
 use crate::plugin::convert::text::clean;
 
 const HEALTH: Verb = Verb {
@@ -63,7 +63,7 @@ async fn check(settings: &Settings, wire: &Wire) -> Result<bool, CallError> {
     let mut request = Request::new(HealthCheckRequest {
         service: SERVICE_NAME.to_owned(),
     });
-    request.set_timeout(deadline);
+    request.set_timeout(deadline + TIMER_SLACK);
     let answer = wire
         .within(HEALTH, deadline, wire.answer(Box::pin(client.check(request))))
         .await?;

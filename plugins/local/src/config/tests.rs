@@ -1,3 +1,5 @@
+use std::fmt::Display;
+
 use rstest::rstest;
 
 use super::*;
@@ -5,10 +7,12 @@ use super::*;
 const ENDPOINT: &str = "--endpoint=unix:///run/bulkhead/local/local.sock";
 
 fn resolve(arguments: &[&str]) -> Result<Config, Vec<String>> {
-    let flags = Flags::try_parse_from(["bulkhead-local"].iter().chain(arguments)).unwrap();
+    let told = |error: &dyn Display| error.to_string();
+    let flags = Flags::try_parse_from(["bulkhead-local"].iter().chain(arguments));
+    let flags = flags.map_err(|error| vec![told(&error)])?;
     flags
         .resolve()
-        .map_err(|errors| errors.iter().map(ToString::to_string).collect())
+        .map_err(|errors| errors.iter().map(|error| told(error)).collect())
 }
 
 #[test]

@@ -77,7 +77,8 @@ fn a_standby_plugin_takes(
 #[case::another_lease_waits("b", 9, grant(), NOW, "other lease")]
 #[case::another_lease_waits_also_with_its_first("b", 9, Told::Announce, NOW, "other lease")]
 #[case::another_lease_replaces_one_that_ran_out("b", 0, Told::Grant { until: LATER + 1 }, LATER, "replaced")]
-#[case::a_stop_of_another_lease_ends_nothing("b", 9, Told::Stop, LATER, "nothing")]
+#[case::a_stop_of_another_lease_ends_nothing("b", 9, Told::Stop, NOW, "other lease")]
+#[case::a_stop_of_another_lease_ends_what_ran_out("b", 9, Told::Stop, LATER, "ended")]
 fn a_leading_plugin_takes(
     #[case] lease: &str,
     #[case] transitions: i64,
