@@ -104,6 +104,10 @@ impl Standing {
 
 /// The right to start one effect now. It cannot be kept for the next one: ask again.
 #[derive(Debug)]
+#[expect(
+    clippy::manual_non_exhaustive,
+    reason = "nobody in this crate may make one either"
+)]
 #[must_use = "a permit is asked for right before the effect that it permits"]
 pub struct Permit {
     /// The epoch to name in the effect's intent.

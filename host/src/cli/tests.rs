@@ -90,8 +90,8 @@ fn what_is_given_arrives() {
         "--cert-dir=/d",
     ]);
     let election = config.election.unwrap();
-    assert_eq!(election.lease_duration, Duration::from_mins(1));
-    assert_eq!(election.renew_deadline, Duration::from_secs(40));
+    assert_eq!(election.timing.lease_duration(), Duration::from_mins(1));
+    assert_eq!(election.timing.renew_deadline(), Duration::from_secs(40));
     assert_eq!(election.name, "a_b");
     assert!((config.api.rate.unwrap().per_second - 50.0).abs() < f64::EPSILON);
     assert_eq!(

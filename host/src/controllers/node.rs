@@ -244,6 +244,6 @@ impl Controller for NodeController {
 fn spread(next: Next, refresh: Duration) -> Next {
     match next {
         Next::After(pause) if pause == refresh => Next::After(refresh.mul_f64(rand::random_range(0.8..1.2))),
-        other => other,
+        Next::AwaitChange | Next::After(_) | Next::Backoff(_) => next,
     }
 }

@@ -122,7 +122,7 @@ impl ServiceController {
     /// Works on one object of one key until there is nothing left to do now.
     async fn converge(&self, mut object: Object, plugin: &Arc<Description>) -> Next {
         for _ in 0..ROUNDS {
-            match self.step(&mut object, plugin).await {
+            match Box::pin(self.step(&mut object, plugin)).await {
                 Then::Again => {}
                 Then::Reread => match self.reread(&object).await {
                     Some(service) => object.service = service,
@@ -165,7 +165,9 @@ impl ServiceController {
         if let Some(service) = done.service {
             object.service = Some(service);
         }
-        object.looked = looked.or(object.looked.take());
+        if looked.is_some() {
+            object.looked = looked;
+        }
         conclusion.then
     }
 

@@ -239,17 +239,23 @@ impl EventWriter {
     }
 
     async fn write(&mut self, told: &Told) {
-        let mut attempt = 0;
+        let decision = self
+            .series
+            .decide(told, (told.component, &told.spec.regarding), clock::now());
+        if decision == Decision::Drop {
+            (self.dropped)();
+            return;
+        }
+        let mut attempt = 1;
         let error = loop {
-            attempt += 1;
-            let error = match self.attempt(told).await {
+            match self.attempt(told, &decision).await {
                 Ok(()) => return,
-                Err(error) => error,
-            };
-            if attempt == ATTEMPTS || !may_pass(&error) {
-                break error;
+                Err(error) if attempt < ATTEMPTS && may_pass(&error) => {
+                    tokio::time::sleep(pause(attempt, &error)).await;
+                    attempt += 1;
+                }
+                Err(error) => break error,
             }
-            tokio::time::sleep(pause(attempt, &error)).await;
         };
         (self.dropped)();
         // Without the right to write Events each of them would be a line.
@@ -260,18 +266,11 @@ impl EventWriter {
         }
     }
 
-    async fn attempt(&mut self, told: &Told) -> Result<(), ApiError> {
-        let now = clock::now();
-        match self
-            .series
-            .decide(told, (told.component, &told.spec.regarding), now)
-        {
-            Decision::Drop => {
-                (self.dropped)();
-                Ok(())
-            }
+    async fn attempt(&mut self, told: &Told, decision: &Decision) -> Result<(), ApiError> {
+        match decision {
+            Decision::Drop => Ok(()),
             Decision::Create => self.create(told).await,
-            Decision::Repeat { name, count } => match self.repeat(told, &name, count).await {
+            Decision::Repeat { name, count } => match self.repeat(told, name, *count).await {
                 // The cluster forgets Events after an hour or so.
                 Err(ApiError::Gone) => {
                     self.series.forget(told);

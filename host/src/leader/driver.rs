@@ -71,14 +71,6 @@ async fn answered(call: &mut Option<Call>) -> Result<Answer, ApiError> {
     answer
 }
 
-/// A guard that did not hold is an answer like others.
-fn refused(error: ApiError) -> Result<Answer, ApiError> {
-    match error {
-        ApiError::Conflict => Ok(Answer::Conflict),
-        error => Err(error),
-    }
-}
-
 async fn reached(time: Option<Instant>) {
     match time {
         Some(time) => sleep(time.saturating_since(clock::now())).await,
@@ -158,18 +150,20 @@ impl Driver {
     /// again.
     fn heard(&mut self, answer: Result<Answer, ApiError>) -> Answer {
         let lease = format!("{}/{}", self.settings.namespace, self.settings.name);
-        match answer.or_else(refused) {
-            Ok(answer) => {
-                if std::mem::take(&mut self.away) {
-                    warn!("lease {lease} can be used again");
-                }
-                answer
-            }
-            Err(error) => {
+        // A guard that did not hold is an answer like others.
+        let conflict = matches!(answer, Err(ApiError::Conflict));
+        match answer {
+            Err(error) if !conflict => {
                 if !std::mem::replace(&mut self.away, true) {
                     warn!("cannot use lease {lease}, trying on: {error}");
                 }
                 Answer::Failed
+            }
+            answer => {
+                if std::mem::take(&mut self.away) {
+                    warn!("lease {lease} can be used again");
+                }
+                answer.unwrap_or(Answer::Conflict)
             }
         }
     }

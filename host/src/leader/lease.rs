@@ -100,8 +100,8 @@ impl LeaseClient {
         let record = Record {
             holder: spec.holder_identity.unwrap_or_default(),
             lease_duration: seconds.map_or(self.default_duration, Duration::from_secs),
-            acquired: spec.acquire_time.map(from_micro_time),
-            renewed: spec.renew_time.map(from_micro_time),
+            acquired: spec.acquire_time.as_ref().map(from_micro_time),
+            renewed: spec.renew_time.as_ref().map(from_micro_time),
             transitions: spec.lease_transitions.unwrap_or(0).into(),
         };
         Ok(Version {
@@ -124,7 +124,7 @@ fn spec(record: &Record) -> LeaseSpec {
     }
 }
 
-fn from_micro_time(time: MicroTime) -> Timestamp {
+fn from_micro_time(time: &MicroTime) -> Timestamp {
     Timestamp(time.0.as_microsecond())
 }
 

@@ -139,9 +139,10 @@ impl FakeApi {
 }
 
 fn refusal(code: StatusCode) -> Response<Answer> {
+    let message = code.canonical_reason().unwrap();
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code.as_u16(),
-        "message": code.canonical_reason(), "reason": "Test",
+        "message": message, "reason": message.replace(' ', ""),
     });
     Response::builder()
         .status(code)

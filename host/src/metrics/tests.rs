@@ -1,6 +1,9 @@
+use std::time::Duration;
+
 use prometheus_client::encoding::prometheus_text;
 
 use super::*;
+use crate::plugin::Observer as _;
 
 fn scrape(use_metrics: impl FnOnce(&Metrics)) -> String {
     let mut registry = Registry::default();
@@ -33,7 +36,7 @@ fn names_and_labels_are_those_of_dashboards() {
         metrics.nodes.uninitialized.set(2);
         metrics.services.loadbalancer_syncs.inc();
         metrics.services.nodesync_errors.inc();
-        metrics.plugins.call("local", "GetInstances", "ok", 0.0001);
+        metrics.plugins.call("local", "GetInstances", "ok", Duration::from_micros(100));
         metrics.plugins.session("local");
         metrics.api.write("patch-node", "conflict");
         metrics.api.events_dropped.inc();

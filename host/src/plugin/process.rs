@@ -244,7 +244,7 @@ mod tests {
     async fn lines(output: Vec<u8>) -> Vec<String> {
         let lines = Mutex::new(Vec::new());
         forward(output.as_slice(), |line| {
-            lines.lock().unwrap().push(line.to_owned())
+            lines.lock().unwrap().push(line.to_owned());
         })
         .await;
         lines.into_inner().unwrap()

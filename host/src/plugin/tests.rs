@@ -2,6 +2,7 @@
 
 mod calls;
 mod children;
+pub(in crate::plugin) mod fixtures;
 mod scripted;
 mod sessions;
 
@@ -107,10 +108,8 @@ impl Host {
     async fn sees(&self, expected: impl Fn(&SessionView) -> bool) -> SessionView {
         let mut view = self.plugin.subscribe();
         let seen = timeout(SOON, view.wait_for(|view| expected(view))).await;
-        match seen {
-            Ok(view) => view.unwrap().clone(),
-            Err(_) => panic!("in vain: {:?}", self.plugin.subscribe().borrow()),
-        }
+        let in_vain = || panic!("in vain: {:?}", self.plugin.subscribe().borrow());
+        seen.unwrap_or_else(|_| in_vain()).unwrap().clone()
     }
 
     async fn is(&self, state: SessionState) -> SessionView {

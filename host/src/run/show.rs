@@ -73,7 +73,7 @@ async fn any_ready(stores: &mut [watch::Receiver<bool>]) {
             return;
         }
     }
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 fn plugin_state(name: &str, view: &SessionView, leads: bool) -> PluginState {

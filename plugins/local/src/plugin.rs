@@ -30,9 +30,6 @@ const TRANSLATION: u32 = 1;
 /// More targets than any one machine should forward to.
 const MAX_TARGETS: u32 = 1000;
 
-/// The protocol's own default, kept here because this crate checks it.
-const MAX_BATCH: u32 = 100;
-
 /// The plugin. Cheap to clone; clones are one plugin.
 #[derive(Debug, Clone)]
 pub struct Local(Arc<Inner>);
@@ -133,8 +130,6 @@ impl CloudProvider for Local {
         };
         let limits = v1::Limits {
             max_targets_per_load_balancer: Some(MAX_TARGETS),
-            max_batch_load_balancers: Some(MAX_BATCH),
-            max_batch_operations: Some(MAX_BATCH),
             ..v1::Limits::default()
         };
         let description = Description::new(PROVIDER, env!("CARGO_PKG_VERSION"))

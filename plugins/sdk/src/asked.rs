@@ -1,5 +1,6 @@
-//! What requests have in common: the cluster, and the intent of those that write.
+//! What requests have in common: the cluster, the intent of those that write, the size of those that are batches.
 
+use crate::describe::Batch;
 use crate::v1;
 
 /// A request that speaks for a cluster.
@@ -10,45 +11,38 @@ pub(crate) trait Asked {
     fn intent(&self) -> Option<&v1::Intent> {
         None
     }
+    /// Of what, and how many, in a batch.
+    fn batch(&self) -> Option<(Batch, usize)> {
+        None
+    }
 }
 
-macro_rules! reads {
-    ($($request:ty),* $(,)?) => {$(
-        impl Asked for $request {
-            fn cluster(&self) -> Option<&v1::Cluster> {
-                self.cluster.as_ref()
-            }
-        }
-    )*};
-}
-
-macro_rules! writes {
-    ($($request:ty),* $(,)?) => {$(
+macro_rules! asked {
+    ($request:ty $(, intent $intent:ident)? $(, batch $batch:ident $items:ident)?) => {
         impl Asked for $request {
             fn cluster(&self) -> Option<&v1::Cluster> {
                 self.cluster.as_ref()
             }
 
-            fn intent(&self) -> Option<&v1::Intent> {
-                self.intent.as_ref()
-            }
+            $(fn intent(&self) -> Option<&v1::Intent> {
+                self.$intent.as_ref()
+            })?
+
+            $(fn batch(&self) -> Option<(Batch, usize)> {
+                Some((Batch::$batch, self.$items.len()))
+            })?
         }
-    )*};
+    };
 }
 
-reads!(
-    v1::GetInstancesRequest,
-    v1::ListInstancesRequest,
-    v1::PutNodeSetRequest,
-    v1::GetLoadBalancersRequest,
-    v1::ListRoutesRequest,
-    v1::ListOwnedResourcesRequest,
-);
-
-writes!(
-    v1::EnsureLoadBalancerRequest,
-    v1::UpdateTargetsRequest,
-    v1::DeleteLoadBalancerRequest,
-    v1::ApplyRoutesRequest,
-    v1::DeleteOwnedResourcesRequest,
-);
+asked!(v1::GetInstancesRequest, batch Nodes nodes);
+asked!(v1::ListInstancesRequest);
+asked!(v1::PutNodeSetRequest);
+asked!(v1::EnsureLoadBalancerRequest, intent intent);
+asked!(v1::UpdateTargetsRequest, intent intent, batch LoadBalancers items);
+asked!(v1::GetLoadBalancersRequest, batch LoadBalancers queries);
+asked!(v1::DeleteLoadBalancerRequest, intent intent);
+asked!(v1::ListRoutesRequest);
+asked!(v1::ApplyRoutesRequest, intent intent, batch Operations operations);
+asked!(v1::ListOwnedResourcesRequest);
+asked!(v1::DeleteOwnedResourcesRequest, intent intent, batch Operations resources);

@@ -64,12 +64,14 @@ impl Call {
         &self.term
     }
 
-    /// Whether a cloud write may start now.
+    /// Whether a cloud write may start now. In the middle of a slice, answer `IN_PROGRESS` with the resources so far
+    /// when it may not.
     pub fn may_write(&self) -> bool {
         self.writing().is_ok()
     }
 
-    /// Asks for the right to start one cloud write now. Ask before *each*: `call.writing()?`.
+    /// Asks for the right to start one cloud write now, for `?`. Ask before *each*; once resources exist,
+    /// [`may_write`](Self::may_write) lets the answer name them.
     ///
     /// # Errors
     ///

@@ -31,6 +31,20 @@ pub enum DescriptionError {
         /// The scheme.
         scheme: String,
     },
+    /// Nothing could ever be sent.
+    #[error("the limit {limit} is zero: leave it out or declare at least one")]
+    ZeroLimit {
+        /// The field of `Limits`.
+        limit: &'static str,
+    },
+}
+
+/// What the items of a batch are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Batch {
+    Nodes,
+    LoadBalancers,
+    Operations,
 }
 
 impl Description {
@@ -145,11 +159,15 @@ impl Description {
         &self.0.behaviour_digest
     }
 
-    /// Most nodes in one `GetInstances`.
-    pub(crate) fn max_batch_nodes(&self) -> usize {
-        const USUAL: u32 = 200;
-        let declared = self.0.limits.and_then(|limits| limits.max_batch_nodes);
-        usize::try_from(declared.unwrap_or(USUAL)).unwrap_or(usize::MAX)
+    /// Most items in one call, by what the items are.
+    pub(crate) fn batch_limit(&self, batch: Batch) -> usize {
+        let limits = self.0.limits.unwrap_or_default();
+        let (declared, usual) = match batch {
+            Batch::Nodes => (limits.max_batch_nodes, 200),
+            Batch::LoadBalancers => (limits.max_batch_load_balancers, 100),
+            Batch::Operations => (limits.max_batch_operations, 100),
+        };
+        usize::try_from(declared.unwrap_or(usual)).unwrap_or(usize::MAX)
     }
 
     /// Checks the names and adds what the SDK knows.
@@ -165,6 +183,9 @@ impl Description {
                 scheme: wrong.name.clone(),
             });
         }
+        if let Some(limit) = zero_limit(&answer.limits.unwrap_or_default()) {
+            return Err(DescriptionError::ZeroLimit { limit });
+        }
         answer.instance_id = uuid::Uuid::new_v4().to_string();
         answer.started_at = Some(time::timestamp());
         answer.protocol_revisions = vec![bulkhead_proto::REVISION];
@@ -174,6 +195,24 @@ impl Description {
         limits.max_calls_in_flight = Some(calls_in_flight);
         Ok(answer)
     }
+}
+
+fn zero_limit(limits: &v1::Limits) -> Option<&'static str> {
+    let declared = [
+        ("max_batch_nodes", limits.max_batch_nodes),
+        ("max_page_size", limits.max_page_size),
+        (
+            "max_targets_per_load_balancer",
+            limits.max_targets_per_load_balancer,
+        ),
+        ("max_routes", limits.max_routes),
+        ("max_batch_load_balancers", limits.max_batch_load_balancers),
+        ("max_batch_operations", limits.max_batch_operations),
+    ];
+    declared
+        .into_iter()
+        .find(|(_, value)| *value == Some(0))
+        .map(|(name, _)| name)
 }
 
 fn is_dns_label(name: &str) -> bool {
@@ -211,6 +250,19 @@ mod tests {
     fn illegal_names_are_refused(#[case] provider: &str, #[case] scheme: &str) {
         let description = Description::new(provider, "1").scheme(scheme, v1::SchemeUse::Unique);
         assert!(description.finish(1).is_err());
+    }
+
+    #[test]
+    fn a_limit_of_zero_is_refused_by_name() {
+        let limits = v1::Limits {
+            max_batch_operations: Some(0),
+            ..Default::default()
+        };
+        let error = Description::new("example", "1")
+            .limits(limits)
+            .finish(1)
+            .expect_err("zero");
+        assert!(error.to_string().contains("max_batch_operations"), "{error}");
     }
 
     #[test]

@@ -21,6 +21,8 @@ pub use status::MAX_DETAILS_BYTES;
 const MAX_CLOUD_ID_BYTES: usize = 128;
 /// Longest path of a field in bytes.
 const MAX_FIELD_BYTES: usize = 128;
+/// Most fields of one error.
+const MAX_FIELDS: usize = 16;
 /// Longest description of one field's violation in bytes.
 const MAX_DESCRIPTION_BYTES: usize = 256;
 
@@ -199,11 +201,11 @@ impl PluginError {
         Self::refused(ErrorReason::LimitReached, message)
     }
 
-    /// The answer does not fit into one message.
+    /// The answer to a read does not fit into one message.
     pub fn message_too_large(bytes: usize) -> Self {
         let message =
             format!("an answer of {bytes} bytes does not fit into one message: ask for fewer items");
-        Self::new(ErrorReason::MessageTooLarge, Certainty::Unknown, message)
+        Self::refused(ErrorReason::MessageTooLarge, message)
     }
 
     /// The cloud does not answer, or answers 5xx. Whether it applied a change is unknown; say so if you know better.
@@ -269,13 +271,15 @@ impl PluginError {
         self
     }
 
-    /// Names one more field of the request that is wrong.
+    /// Names one more field of the request that is wrong; the first 16 are kept.
     #[must_use]
     pub fn with_field(mut self, field: impl Into<String>, description: impl Into<String>) -> Self {
-        self.0.violations.push(v1::FieldViolation {
-            field: printable(field.into(), MAX_FIELD_BYTES),
-            description: printable(description.into(), MAX_DESCRIPTION_BYTES),
-        });
+        if self.0.violations.len() < MAX_FIELDS {
+            self.0.violations.push(v1::FieldViolation {
+                field: printable(field.into(), MAX_FIELD_BYTES),
+                description: printable(description.into(), MAX_DESCRIPTION_BYTES),
+            });
+        }
         self
     }
 
@@ -324,18 +328,17 @@ impl From<PluginError> for v1::Error {
 }
 
 /// Texts from clouds go into headers, events and logs: no control characters, cut at a character's border.
-fn printable(text: String, limit: usize) -> String {
+fn printable(mut text: String, limit: usize) -> String {
     const CUT: &str = "...";
-    let mut text = if text.chars().any(char::is_control) {
-        text.replace(char::is_control, " ")
-    } else {
-        text
-    };
     if text.len() > limit {
         text.truncate(text.floor_char_boundary(limit.saturating_sub(CUT.len())));
         text.push_str(CUT);
     }
-    text
+    if text.chars().any(char::is_control) {
+        text.replace(char::is_control, " ")
+    } else {
+        text
+    }
 }
 
 #[cfg(test)]

@@ -24,7 +24,7 @@ pub struct TargetUpdate {
 /// its capability is declared. Each call runs in a task of its own that is never dropped: when the caller goes away
 /// the work goes on, and the next call finds what it did. A panic ends one call, not the process.
 ///
-/// Rules for authors: before each cloud write ask [`Call::writing`]; look up by mark before creating; answer
+/// Rules for authors: before each cloud write ask [`Call::writing`] or [`Call::may_write`]; look up by mark before creating; answer
 /// `IN_PROGRESS` before [`Call::remaining`] is zero; report every resource with its mark, also on failure; answer
 /// absence as a field, never as an error.
 pub trait CloudProvider: Send + Sync + 'static {

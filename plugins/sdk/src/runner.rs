@@ -18,9 +18,10 @@ use tonic::{Response, Status};
 use crate::asked::Asked;
 use crate::call::{Access, Call};
 use crate::describe::Description;
-use crate::error::{PluginError, Result};
+use crate::error::{Certainty, PluginError, Result};
 use crate::provider::CloudProvider;
 use crate::service::epoch;
+use crate::status::Conditions;
 use crate::term::{Admission, Leadership};
 use crate::{time, v1};
 
@@ -60,6 +61,8 @@ pub(crate) struct Runner<P> {
     tasks: TaskTracker,
     draining: CancellationToken,
     closing: CancellationToken,
+    panicked: CancellationToken,
+    pub(crate) conditions: Conditions,
 }
 
 impl<P: CloudProvider> Runner<P> {
@@ -73,15 +76,13 @@ impl<P: CloudProvider> Runner<P> {
             tasks: TaskTracker::new(),
             draining: CancellationToken::new(),
             closing: CancellationToken::new(),
+            panicked: CancellationToken::new(),
+            conditions: Conditions::default(),
         }
     }
 
     pub(crate) fn leadership(&self) -> &Arc<Leadership> {
         &self.leadership
-    }
-
-    pub(crate) fn max_batch_nodes(&self) -> usize {
-        self.description.max_batch_nodes()
     }
 
     pub(crate) fn behaviour_digest(&self) -> &str {
@@ -101,6 +102,11 @@ impl<P: CloudProvider> Runner<P> {
     /// Cancelled when nothing new is taken any more.
     pub(crate) fn closing(&self) -> &CancellationToken {
         &self.closing
+    }
+
+    /// Whether a call of this process has panicked.
+    pub(crate) fn has_panicked(&self) -> bool {
+        self.panicked.is_cancelled()
     }
 
     /// Calls that run now.
@@ -129,7 +135,7 @@ impl<P: CloudProvider> Runner<P> {
         F: Future<Output = Result<A>> + Send + 'static,
     {
         const BUSY: Duration = Duration::from_secs(1);
-        self.check_takes(rpc)?;
+        self.check_takes(rpc, &request)?;
         let slot = Arc::clone(&self.slots)
             .try_acquire_owned()
             .map_err(|_| PluginError::rate_limited("too many calls are running in the plugin", BUSY))?;
@@ -156,19 +162,35 @@ impl<P: CloudProvider> Runner<P> {
         let guard = cancelled.drop_guard();
         let result = task.await;
         guard.disarm();
-        let result = result.unwrap_or_else(|error| Err(panicked(name, error)));
-        Ok(Response::new(measured(result?)?))
+        let result = result.unwrap_or_else(|error| {
+            self.panicked.cancel();
+            Err(panicked(name, error))
+        });
+        match result.and_then(|answer| measured(answer, rpc.access)) {
+            Ok(answer) => Ok(Response::new(answer)),
+            // Nothing was asked to be applied.
+            Err(error) if rpc.access == Access::Read => {
+                Err(error.with_certainty(Certainty::NotApplied).into())
+            }
+            Err(error) => Err(error.into()),
+        }
     }
 
-    /// Whether this plugin has the RPC and is not ending.
-    fn check_takes(&self, rpc: &Rpc) -> Result<()> {
+    /// Whether this plugin has the RPC, takes so many items, and is not ending.
+    fn check_takes<Q: Asked>(&self, rpc: &Rpc, request: &Q) -> Result<()> {
         if !self.description.declares(rpc.capability) {
             return Err(PluginError::unimplemented(rpc.name));
         }
         if self.closing.is_cancelled() {
             return Err(PluginError::draining());
         }
-        Ok(())
+        match request
+            .batch()
+            .map(|(batch, items)| (items, self.description.batch_limit(batch)))
+        {
+            Some((items, limit)) if items > limit => Err(PluginError::batch_too_large(items, limit)),
+            _ => Ok(()),
+        }
     }
 
     fn admit<Q: Asked>(&self, rpc: &Rpc, request: &Q) -> Result<(Call, impl Send + 'static)> {
@@ -206,12 +228,15 @@ fn soft_deadline(rpc: &Rpc, intent: Option<&v1::Intent>) -> Duration {
 }
 
 /// A too large answer would be refused by the library with a status that says nothing.
-fn measured<A: Message>(answer: A) -> Result<A> {
+fn measured<A: Message>(answer: A, access: Access) -> Result<A> {
     let bytes = answer.encoded_len();
-    if bytes > MAX_MESSAGE_BYTES {
-        Err(PluginError::message_too_large(bytes))
-    } else {
-        Ok(answer)
+    match access {
+        _ if bytes <= MAX_MESSAGE_BYTES => Ok(answer),
+        Access::Read => Err(PluginError::message_too_large(bytes)),
+        // The write is done; sending half of it again would not make the answer smaller.
+        Access::Write => Err(PluginError::plugin_bug(format!(
+            "an answer of {bytes} bytes does not fit into one message"
+        ))),
     }
 }
 

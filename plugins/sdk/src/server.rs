@@ -1,6 +1,7 @@
 //! `serve()`: takes the socket, answers, drains, gives the socket back.
 
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -38,7 +39,7 @@ pub enum ServeError {
     Socket(#[from] SocketError),
     /// The process cannot hear that it should end.
     #[error("cannot listen for signals: {0}")]
-    Signals(#[source] std::io::Error),
+    Signals(#[source] io::Error),
     /// The server failed while it ran.
     #[error("the server failed: {0}")]
     Server(#[from] tonic::transport::Error),
@@ -88,10 +89,9 @@ pub async fn serve_until<P: CloudProvider>(
         Arc::clone(runner.leadership()),
         closing.clone(),
     ));
-    let incoming = stream::unfold(
-        socket,
-        |socket| async move { Some((socket.accept().await, socket)) },
-    );
+    let incoming = stream::unfold(socket, |socket| async move {
+        Some((io::Result::Ok(socket.accept().await), socket))
+    });
     let mut server = Box::pin(
         Server::builder()
             .http2_max_header_list_size(MAX_HEADER_LIST_BYTES)

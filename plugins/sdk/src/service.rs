@@ -25,7 +25,7 @@ type Answer<T> = Result<Response<T>, Status>;
 
 const GET_INSTANCES: Rpc = Rpc::new("GetInstances", Capability::Instances, Read, 12);
 const LIST_INSTANCES: Rpc = Rpc::new("ListInstances", Capability::InstancesList, Read, 25);
-const PUT_NODE_SET: Rpc = Rpc::new("PutNodeSet", Capability::LbNodesets, Read, 12);
+const PUT_NODE_SET: Rpc = Rpc::new("PutNodeSet", Capability::LbNodesets, Read, 3);
 const ENSURE_LOAD_BALANCER: Rpc = Rpc::new("EnsureLoadBalancer", Capability::Lb, Write, 50);
 const UPDATE_TARGETS: Rpc = Rpc::new("UpdateTargets", Capability::Lb, Write, 50);
 const GET_LOAD_BALANCERS: Rpc = Rpc::new("GetLoadBalancers", Capability::Lb, Read, 25);
@@ -78,10 +78,6 @@ impl<P: CloudProvider> Wire for Service<P> {
         &self,
         request: Request<v1::GetInstancesRequest>,
     ) -> Answer<v1::GetInstancesResponse> {
-        let (nodes, limit) = (request.get_ref().nodes.len(), self.runner.max_batch_nodes());
-        if nodes > limit {
-            return Err(PluginError::batch_too_large(nodes, limit).into());
-        }
         pass!(self, GET_INSTANCES, request, get_instances)
     }
 

@@ -27,6 +27,7 @@ const SET_GROUP_ID: u32 = 0o2000;
 /// How long another process may hold the folder while it takes its own socket.
 const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCK_POLL: Duration = Duration::from_millis(20);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a process that listens may take to take our connection.
 const PROBE: Duration = Duration::from_secs(1);
 
@@ -148,17 +149,21 @@ impl Socket {
         self.sessions.subscribe()
     }
 
-    /// The next connection of a client that may connect. Errors are those of the listener itself.
-    pub(crate) async fn accept(&self) -> io::Result<SessionStream> {
+    /// The next connection of a client that may connect.
+    pub(crate) async fn accept(&self) -> SessionStream {
         loop {
-            let (stream, _) = self.listener.accept().await?;
+            let stream = match self.listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    // Most likely no file descriptor is free; asking again at once would only burn the processor.
+                    tracing::warn!(%error, "cannot take a connection");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    continue;
+                }
+            };
             match stream.peer_cred().map(|peer| peer.uid()) {
                 Ok(uid) if self.allowed_uids.contains(&uid) => {
-                    return Ok(SessionStream::new(
-                        stream,
-                        Arc::new(Session::default()),
-                        &self.sessions,
-                    ));
+                    return SessionStream::new(stream, Arc::new(Session::default()), &self.sessions);
                 }
                 Ok(uid) => tracing::warn!(uid, "refused a client whose uid may not connect"),
                 Err(error) => tracing::warn!(%error, "refused a client whose uid cannot be read"),
@@ -251,5 +256,32 @@ async fn remove_stale(path: &Path) -> Result<(), SocketError> {
             })
         }
         _ => Err(SocketError::Live { path: owned() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::AsyncReadExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_whose_uid_may_not_connect_is_cut_off() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let endpoint = format!("unix://{}/plugin.sock", folder.path().display());
+        let mut options = ServeOptions::new(&endpoint).expect("legal");
+        options.allowed_uids = vec![rustix::process::geteuid().as_raw().wrapping_add(1)];
+        let socket = Socket::bind(&options).await.expect("bound");
+        let mut client = UnixStream::connect(options.path())
+            .await
+            .expect("the kernel connects");
+        let ended = async { client.read(&mut [0]).await };
+        tokio::select! {
+            _ = socket.accept() => panic!("accepted"),
+            read = tokio::time::timeout(Duration::from_secs(10), ended) => {
+                assert_eq!(read.expect("in time").expect("the end"), 0);
+            }
+        }
+        assert_eq!(*socket.sessions().borrow(), 0);
     }
 }

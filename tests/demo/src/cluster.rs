@@ -1,6 +1,6 @@
 //! What the demo reads from the API server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
 use anyhow::{Context, Result, bail, ensure};
@@ -23,9 +23,7 @@ pub(crate) fn services(client: Client) -> Api<Service> {
 /// Whether the node has the taint that keeps Pods away until its cloud has spoken.
 pub(crate) fn is_tainted(node: &Node) -> bool {
     let taints = node.spec.iter().flat_map(|spec| spec.taints.iter().flatten());
-    taints
-        .into_iter()
-        .any(|taint| taint.key == UNINITIALIZED_TAINT)
+    taints.into_iter().any(|taint| taint.key == UNINITIALIZED_TAINT)
 }
 
 /// Fails unless the node has everything that its machine's entry in the inventory gives it.
@@ -38,7 +36,10 @@ pub(crate) fn ensure_complete(node: &Node, machine: &Machine) -> Result<()> {
         spec.provider_id
     );
     let address = machine.address.to_string();
-    let addresses = node.status.iter().flat_map(|status| status.addresses.iter().flatten());
+    let addresses = node
+        .status
+        .iter()
+        .flat_map(|status| status.addresses.iter().flatten());
     let has_address = addresses
         .into_iter()
         .any(|known| known.type_ == "InternalIP" && known.address == address);
@@ -98,7 +99,10 @@ pub(crate) struct Versions(BTreeMap<String, String>);
 impl Versions {
     pub(crate) async fn read(client: &Client) -> Result<Self> {
         let mut versions = BTreeMap::new();
-        for node in nodes(client.clone()).list(&kube::api::ListParams::default()).await? {
+        for node in nodes(client.clone())
+            .list(&kube::api::ListParams::default())
+            .await?
+        {
             versions.insert(format!("Node {}", node.name_any()), version(&node));
         }
         let service = services(client.clone()).get(SERVICE).await?;
@@ -106,12 +110,15 @@ impl Versions {
         Ok(Self(versions))
     }
 
-    /// What differs from another time, by name.
-    pub(crate) fn differing(&self, other: &Self) -> Vec<&str> {
-        let differs = |(name, version): &(&String, &String)| other.0.get(*name) != Some(version);
-        let mine = self.0.iter().filter(differs).map(|(name, _)| name.as_str());
-        let gone = other.0.keys().filter(|name| !self.0.contains_key(*name));
-        mine.chain(gone.map(String::as_str)).collect()
+    /// Fails, with the names of the objects, if any was written to, made or deleted since `before`.
+    pub(crate) fn ensure_same_as(&self, before: &Self) -> Result<()> {
+        let names: BTreeSet<_> = self.0.keys().chain(before.0.keys()).collect();
+        let changed: Vec<_> = names
+            .into_iter()
+            .filter(|name| self.0.get(*name) != before.0.get(*name))
+            .collect();
+        ensure!(changed.is_empty(), "changed meanwhile: {changed:?}");
+        Ok(())
     }
 
     /// How many Nodes there are.
@@ -120,6 +127,6 @@ impl Versions {
     }
 }
 
-fn version(object: &impl ResourceExt) -> String {
+pub(crate) fn version(object: &impl ResourceExt) -> String {
     object.resource_version().unwrap_or_default()
 }

@@ -49,14 +49,16 @@ async fn show(keep: bool) -> Result<ExitCode> {
     let mut interruption = Interruption::install().context("listen for Ctrl-C")?;
     let workspace = Workspace::new("demo")?;
     let mut report = Report::begin();
-    let stage = tokio::select! {
-        stage = acts::play(&workspace, &mut report, keep) => stage,
+    let played = tokio::select! {
+        stage = acts::play(&workspace, &mut report) => stage,
         () = interruption.comes() => return Ok(ExitCode::from(INTERRUPTED)),
     };
-    match &stage {
+    match played {
         Ok(stage) if keep => {
-            report.say(&stage.how_to_use_it()?)?;
-            interruption.comes().await;
+            tokio::select! {
+                ended = acts::go_on(stage, &mut report) => ended.map(drop)?,
+                () = interruption.comes() => {}
+            }
         }
         Ok(_) => {}
         Err(error) => report.failed(format_args!("{error:#}"))?,

@@ -1,5 +1,6 @@
 //! What runs: the API server, the host, the plugin, the machines.
 
+use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,7 +9,9 @@ use anyhow::{Context, Result, ensure};
 use bulkhead_harness::{ApiServer, Host, LocalOptions, PluginProcess, User, Workspace, eventually};
 use kube::Client;
 use serde_json::Value;
+use tokio::time::sleep;
 
+use crate::cluster::SERVICE;
 use crate::machine::{Inventory, Machine};
 
 /// The Service's port: above 1023, so that no privilege is needed.
@@ -18,6 +21,9 @@ pub(crate) const WITHIN: Duration = Duration::from_secs(15);
 /// Addresses for load balancers, in the workspace's own /24.
 const POOL_FIRST: u8 = 128;
 const POOL_PREFIX: u8 = 26;
+
+/// Between two looks at the plugin that is to be started again.
+const KUBELET_LOOKS_EVERY: Duration = Duration::from_millis(100);
 
 /// Everything that runs. What is dropped first ends first.
 #[derive(Debug)]
@@ -32,6 +38,8 @@ pub(crate) struct Stage<'a> {
     pub(crate) address: Option<IpAddr>,
     /// Where the machines serve it, once the API server has chosen.
     pub(crate) node_port: Option<u16>,
+    /// The Service's `resourceVersion` when it had its address.
+    pub(crate) service_version: Option<String>,
 }
 
 /// The plugin as the host sees it.
@@ -86,30 +94,33 @@ impl Stage<'_> {
     }
 
     /// How a user goes on from here.
-    pub(crate) fn how_to_use_it(&self) -> Result<String> {
+    pub(crate) async fn how_to_use_it(&self) -> Result<String> {
         let kubeconfig = self.server.kubeconfig(User::Admin)?;
-        let front = self.front()?;
         Ok(format!(
             "\nEverything keeps running until Ctrl-C. In another terminal:\n\n  \
              export KUBECONFIG={kubeconfig}\n  \
              kubectl get nodes -L topology.kubernetes.io/zone\n  \
-             kubectl describe service web\n  \
-             kubectl get events.events.k8s.io\n  \
-             curl --http0.9 http://{front}\n  \
-             kill -KILL {plugin}   # the plugin; nobody restarts it now\n  \
+             kubectl describe service {SERVICE}\n  \
+             curl --http0.9 http://{front}       # a node's name\n  \
+             kill -KILL {plugin}                        # the plugin, which is started again\n  \
              curl -k https://127.0.0.1:{port}/readyz/plugins\n\n\
-             Logs are in {logs}.",
+             Logs are in {logs}",
             kubeconfig = kubeconfig.display(),
+            front = self.front()?,
             plugin = self.plugin.process().pid(),
-            port = self.admin_port()?,
+            port = self.host.port().await?,
             logs = self.workspace.logs().display(),
         ))
     }
 
-    fn admin_port(&self) -> Result<u16> {
-        let path = self.workspace.join("host.port");
-        let text = std::fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
-        Ok(text.trim().parse()?)
+    /// Starts the plugin again whenever it ends, for ever: as the kubelet does.
+    pub(crate) async fn play_kubelet(&mut self) -> Result<Infallible> {
+        loop {
+            while self.plugin.process().is_running() {
+                sleep(KUBELET_LOOKS_EVERY).await;
+            }
+            self.plugin = start_plugin(self.workspace, &self.inventory)?;
+        }
     }
 }
 

@@ -528,10 +528,7 @@ proptest! {
         let mut world = World::new(&script);
         world.run(gone - 100);
         let leader = world.holders(gone - 100)[0];
-        let (deed, bound) = match release {
-            true => (Deed::Release(leader), gone + 100),
-            false => (Deed::Kill(leader), gone + LEASE + LEASE / 100 + 100),
-        };
+        let (deed, bound) = if release { (Deed::Release(leader), gone + 100) } else { (Deed::Kill(leader), gone + LEASE + LEASE / 100 + 100) };
         script.deeds = vec![(gone, deed)];
         let mut world = World::new(&script);
         world.run(bound);

@@ -196,10 +196,10 @@ fn a_standby_that_is_told_by_the_watch(
 }
 
 /// Polls every 3 s from second 0 on, each answered with `seen`, up to `until`; returns what it does then.
-fn polls(machine: &mut Machine, seen: &Option<Version>, until: u64) -> Vec<String> {
+fn polls(machine: &mut Machine, seen: Option<&Version>, until: u64) -> Vec<String> {
     for second in (3..).step_by(3).take_while(|second| second * 1_000 < until) {
         assert_eq!(told(&machine.step(Event::Woken, at(second * 1_000))), ["read"]);
-        let effects = machine.step(Event::Answered(Answer::Read(seen.clone())), at(second * 1_000));
+        let effects = machine.step(Event::Answered(Answer::Read(seen.cloned())), at(second * 1_000));
         assert!(
             told(&effects).iter().all(|effect| effect.starts_with("wake at")),
             "{effects:?}"
@@ -214,7 +214,7 @@ fn polls(machine: &mut Machine, seen: &Option<Version>, until: u64) -> Vec<Strin
 fn a_record_that_does_not_change(#[case] until: u64, #[case] want: &[&str]) {
     let seen = Some(lease("u", 1, "other", 5));
     let (mut machine, _) = having_read(seen.clone());
-    assert_eq!(polls(&mut machine, &seen, until), want);
+    assert_eq!(polls(&mut machine, seen.as_ref(), until), want);
 }
 
 #[rstest]

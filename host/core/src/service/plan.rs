@@ -196,10 +196,10 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
 
 /// The Service is gone without our finalizer having held it: what this process made is still removed.
 fn gone(observed: &Observed<'_>) -> Plan {
-    match observed.memory.standing {
-        Standing::Nothing => quiet(Step::Forget),
-        _ if observed.memory.remembers() => delete(observed, None),
-        _ => quiet(Step::Forget),
+    if observed.memory.remembers() && observed.memory.standing != Standing::Nothing {
+        delete(observed, None)
+    } else {
+        quiet(Step::Forget)
     }
 }
 

@@ -143,10 +143,10 @@ impl Spec {
             .map("labels", &plugin.label_keys.of(&self.labels))
             .map("annotations", &plugin.annotation_keys.of(&self.annotations))
             .list("ports", &self.ports, |canonical, port| {
-                canonical.record(|record| port.write(record))
+                canonical.record(|record| port.write(record));
             })
             .list("ip_families", &self.ip_families, |canonical, family| {
-                canonical.integer(family.wire_number())
+                canonical.integer(family.wire_number());
             })
             .integer(
                 "ip_family_policy",

@@ -64,7 +64,7 @@ pub struct Selection {
 
 /// Why `node` is no target for the plugin described; `None`: it is one.
 pub fn exclusion(node: &NodeView, plugin: &Description) -> Option<Exclusion> {
-    let has_ip = || node.addresses.iter().any(|address| is_ip(address));
+    let has_ip = || node.addresses.iter().any(is_ip);
     if excluded_by_label(node) {
         Some(Exclusion::Label)
     } else if node.deleting {
@@ -130,7 +130,7 @@ fn member(node: &NodeView, plugin: &Description) -> Member {
 fn digest(members: &[Member]) -> Digest {
     let mut canonical = Canonical::new();
     canonical.list(members, |canonical, member| {
-        canonical.record(|record| write_member(record, member))
+        canonical.record(|record| write_member(record, member));
     });
     canonical.finish()
 }

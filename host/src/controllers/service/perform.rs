@@ -28,10 +28,7 @@ pub(super) struct Done {
 impl Done {
     /// What the plugin said, if it was asked what stands in the cloud.
     pub(super) const fn looked(&self) -> Option<&LoadBalancerAnswer> {
-        match &self.performed {
-            Performed::Looked(Ok(answer)) => Some(answer),
-            _ => None,
-        }
+        if let Performed::Looked(Ok(answer)) = &self.performed { Some(answer) } else { None }
     }
 }
 

@@ -19,19 +19,14 @@ use rstest::rstest;
 
 use super::*;
 use crate::plugin::Aspect;
+use crate::plugin::tests::fixtures::{self, balancer, service};
 
 const ALL: [Aspect; 3] = [Aspect::Existence, Aspect::Power, Aspect::Metadata];
 
 fn node() -> Arc<NodeView> {
     Arc::new(NodeView {
-        name: NodeName("n1".to_owned()),
-        uid: Uid("u1".to_owned()),
-        resource_version: "7".to_owned(),
         created_at: Timestamp(-1_500_000),
-        deleting: false,
         labels: [("topology.kubernetes.io/zone".to_owned(), "z1".to_owned())].into(),
-        annotations: [("a".to_owned(), "b".to_owned())].into(),
-        provider_id: None,
         taints: vec![Taint {
             key: "k".to_owned(),
             value: None,
@@ -48,7 +43,7 @@ fn node() -> Arc<NodeView> {
             kind: "Ready".to_owned(),
             status: ConditionStatus::Unknown,
         }],
-        system_uuid: "s".to_owned(),
+        ..NodeView::clone(&fixtures::node("n1"))
     })
 }
 
@@ -70,7 +65,7 @@ fn instance() -> v1::Instance {
 fn answer(result: v1::instance_result::Result, aspects: &[Aspect]) -> InstanceAnswer {
     let result = v1::InstanceResult {
         node_name: "n1".to_owned(),
-        node_uid: "u1".to_owned(),
+        node_uid: "uid-n1".to_owned(),
         result: Some(result),
     };
     let response = v1::GetInstancesResponse {
@@ -166,7 +161,11 @@ fn an_absence_without_freshness_is_none(
             assert_eq!(freshness, None);
             assert!(field_of(&failure).starts_with("results[0].absent.freshness"));
         }
-        other => panic!("{other:?}"),
+        other @ (InstanceAnswer::Found(_)
+        | InstanceAnswer::NotMine { .. }
+        | InstanceAnswer::Pending { .. }) => {
+            panic!("{other:?}")
+        }
     }
 }
 
@@ -404,28 +403,6 @@ fn a_spec_goes_over_the_wire_whole() {
     assert!(wire.current_status.is_some());
 }
 
-fn balancer() -> BalancerRef {
-    BalancerRef {
-        service: ServiceKey {
-            namespace: "default".to_owned(),
-            name: "web".to_owned(),
-        },
-        uid: Uid("uid-web".to_owned()),
-        mark: Mark("bh-mark".to_owned()),
-        applied: None,
-        current: None,
-        resources: Vec::new(),
-    }
-}
-
-fn service() -> Option<v1::ServiceKey> {
-    Some(v1::ServiceKey {
-        namespace: "default".to_owned(),
-        name: "web".to_owned(),
-        uid: "uid-web".to_owned(),
-    })
-}
-
 /// A valid message with some bytes changed, dropped or added: mostly one that still decodes.
 fn mutated<M: Message + Default + fmt::Debug>(message: &M) -> impl Strategy<Value = Option<M>> + use<M> {
     let bytes = message.encode_to_vec();
@@ -474,7 +451,7 @@ fn found_and_more() -> v1::GetInstancesResponse {
     ];
     let result = |result| v1::InstanceResult {
         node_name: "n1".to_owned(),
-        node_uid: "u1".to_owned(),
+        node_uid: "uid-n1".to_owned(),
         result: Some(result),
     };
     v1::GetInstancesResponse {
@@ -484,7 +461,7 @@ fn found_and_more() -> v1::GetInstancesResponse {
 
 fn targets_answer() -> v1::UpdateTargetsResponse {
     let result = v1::UpdateTargetsResult {
-        service: service(),
+        service: Some(service()),
         outcome: v1::Outcome::Done.into(),
         target_problems: ensured().target_problems,
         ..v1::UpdateTargetsResult::default()
@@ -500,7 +477,7 @@ fn observation() -> v1::GetLoadBalancersResponse {
         fields: vec!["spec.ports".to_owned()],
     };
     let observation = v1::LoadBalancerObservation {
-        service: service(),
+        service: Some(service()),
         observation: Some(Observation::Drifted(drifted)),
         ..v1::LoadBalancerObservation::default()
     };
@@ -567,7 +544,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_taken_is_what_was_echoed(name in "[a-z]{1,3}", uid in "[a-z]{1,3}") {
+    fn what_is_taken_is_what_was_echoed(name in "n[12]", uid in "(uid-)?n[12]") {
         let result = v1::InstanceResult {
             node_name: name.clone(),
             node_uid: uid.clone(),
@@ -575,7 +552,7 @@ proptest! {
         };
         let response = v1::GetInstancesResponse { results: vec![result] };
         let is_taken = instances::answers(&[node()], &ALL, response).is_ok();
-        prop_assert_eq!(is_taken, name == "n1" && uid == "u1");
+        prop_assert_eq!(is_taken, name == "n1" && uid == "uid-n1");
     }
 }
 

@@ -15,52 +15,12 @@ use bulkhead_proto::v1;
 use rstest::rstest;
 use tonic::{Code, Status};
 
+use super::fixtures::{balancer, node, service};
 use super::scripted::{all_found, at_once, done, never, refusal};
 use super::*;
 
-pub(super) fn node(name: &str) -> Arc<NodeView> {
-    Arc::new(NodeView {
-        name: NodeName(name.to_owned()),
-        uid: Uid(format!("uid-{name}")),
-        resource_version: "1".to_owned(),
-        created_at: Timestamp(0),
-        deleting: false,
-        labels: BTreeMap::new(),
-        annotations: BTreeMap::new(),
-        provider_id: None,
-        taints: Vec::new(),
-        pod_cidrs: Vec::new(),
-        unschedulable: false,
-        addresses: Vec::new(),
-        conditions: Vec::new(),
-        system_uuid: String::new(),
-    })
-}
-
 fn nodes(count: usize) -> Vec<Arc<NodeView>> {
     (0..count).map(|number| node(&format!("n{number}"))).collect()
-}
-
-fn balancer() -> BalancerRef {
-    BalancerRef {
-        service: ServiceKey {
-            namespace: "default".to_owned(),
-            name: "web".to_owned(),
-        },
-        uid: Uid("uid-web".to_owned()),
-        mark: Mark("bh-mark".to_owned()),
-        applied: None,
-        current: None,
-        resources: Vec::new(),
-    }
-}
-
-fn service() -> Option<v1::ServiceKey> {
-    Some(v1::ServiceKey {
-        namespace: "default".to_owned(),
-        name: "web".to_owned(),
-        uid: "uid-web".to_owned(),
-    })
 }
 
 fn set(members: usize) -> Arc<NodeSet> {
@@ -636,9 +596,9 @@ fn proof() -> v1::AbsenceProof {
 }
 
 #[rstest]
-#[case::its_own(service(), Ok(LoadBalancerAnswer::Unverified))]
+#[case::its_own(Some(service()), Ok(LoadBalancerAnswer::Unverified))]
 #[case::another_service(
-    Some(v1::ServiceKey { uid: "uid-old".to_owned(), ..service().unwrap() }),
+    Some(v1::ServiceKey { uid: "uid-old".to_owned(), ..service() }),
     Err(Some(Reason::ProtocolViolation))
 )]
 #[case::no_service(None, Err(Some(Reason::ProtocolViolation)))]

@@ -57,7 +57,7 @@ fn is_running(pid: Pid) -> bool {
 fn host(endpoint: Endpoint) -> (Host, TempDir) {
     let root = TempDir::new().unwrap();
     let host = Host::start(endpoint, Standing::Leading(term(1)), |settings| {
-        root.path().clone_into(&mut settings.run_root)
+        root.path().clone_into(&mut settings.run_root);
     });
     (host, root)
 }

@@ -108,10 +108,8 @@ impl Scripted {
     pub(super) async fn sees(&self, expected: impl Fn(&Seen) -> bool) -> Seen {
         let mut seen = self.seen.subscribe();
         let result = timeout(SOON, seen.wait_for(|seen| expected(seen))).await;
-        match result {
-            Ok(seen) => seen.unwrap().clone(),
-            Err(_) => panic!("in vain: {:?}", self.seen()),
-        }
+        let in_vain = || panic!("in vain: {:?}", self.seen());
+        result.unwrap_or_else(|_| in_vain()).unwrap().clone()
     }
 
     fn script<T>(&self, read: impl FnOnce(&Script) -> T) -> T {

@@ -328,7 +328,7 @@ async fn another_process_on_the_old_connection_is_no_session() {
 async fn a_draining_plugin_ends_its_call_and_gets_no_other() {
     use v1::{ConditionStatus::True, PluginConditionType::Draining};
     let (host, server, _folder) = active(|script| script.get_instances = never()).await;
-    let (plugin, node) = (host.plugin.clone(), calls::node("n1"));
+    let (plugin, node) = (host.plugin.clone(), fixtures::node("n1"));
     let call = host.tasks.spawn_finite("call", async move {
         plugin
             .get_instances(&[node], &[Aspect::Existence], Duration::ZERO)
@@ -341,7 +341,7 @@ async fn a_draining_plugin_ends_its_call_and_gets_no_other() {
     host.is(SessionState::Draining).await;
     let refused = host
         .plugin
-        .get_instances(&[calls::node("n2")], &[], Duration::ZERO)
+        .get_instances(&[fixtures::node("n2")], &[], Duration::ZERO)
         .await
         .unwrap_err();
     assert_eq!(refused.reason, Some(bulkhead_core::cloud::Reason::Disconnected));
@@ -405,7 +405,7 @@ async fn stopping_the_host_ends_the_session() {
     host.tasks.stop(SOON).await.unwrap();
     let failure = host
         .plugin
-        .get_instances(&[calls::node("n1")], &[], Duration::ZERO)
+        .get_instances(&[fixtures::node("n1")], &[], Duration::ZERO)
         .await
         .unwrap_err();
     assert_eq!(failure.reason, Some(bulkhead_core::cloud::Reason::Disconnected));

@@ -8,7 +8,7 @@ use bulkhead_plugin::v1::load_balancer_observation::{Drifted, InSync, Observatio
 use bulkhead_plugin::{Call, Result, TargetUpdate, time, v1};
 
 use super::spec::{reference, targets, wanted};
-use super::{MAX_BATCH, MAX_TARGETS, resources};
+use super::{MAX_TARGETS, resources};
 use crate::balancer::{Balancer, Listen, Protocol, Targets, plan};
 use crate::forward::BindError;
 use crate::pool::PoolError;
@@ -69,22 +69,12 @@ fn limit() -> usize {
     usize::try_from(MAX_TARGETS).unwrap_or(usize::MAX)
 }
 
-fn batch(items: usize) -> Result<()> {
-    let limit = usize::try_from(MAX_BATCH).unwrap_or(usize::MAX);
-    if items > limit {
-        Err(PluginError::batch_too_large(items, limit))
-    } else {
-        Ok(())
-    }
-}
-
 /// One write for all items.
 pub(super) async fn update(
     world: &World,
     call: &Call,
     updates: Vec<TargetUpdate>,
 ) -> Result<Vec<v1::UpdateTargetsResult>> {
-    batch(updates.len())?;
     let mut results = Vec::with_capacity(updates.len());
     let mut changes: BTreeMap<String, Targets> = BTreeMap::new();
     let mut marks = Vec::with_capacity(updates.len());
@@ -129,7 +119,6 @@ pub(super) async fn get(
     call: &Call,
     request: v1::GetLoadBalancersRequest,
 ) -> Result<v1::GetLoadBalancersResponse> {
-    batch(request.queries.len())?;
     let mut observations = Vec::with_capacity(request.queries.len());
     for query in request.queries {
         let reference = query.r#ref.unwrap_or_default();

@@ -6,7 +6,6 @@ use bulkhead_plugin::error::PluginError;
 use bulkhead_plugin::v1::delete_owned_result::{Absent, Done, NotOurs, Result as Deleted};
 use bulkhead_plugin::{Call, Result, mark, v1};
 
-use super::MAX_BATCH;
 use crate::balancer::Balancer;
 use crate::world::World;
 
@@ -144,10 +143,6 @@ pub(super) async fn delete(
     call: &Call,
     requests: Vec<v1::DeleteOwnedResource>,
 ) -> Result<v1::DeleteOwnedResourcesResponse> {
-    let limit = usize::try_from(MAX_BATCH).unwrap_or(usize::MAX);
-    if requests.len() > limit {
-        return Err(PluginError::batch_too_large(requests.len(), limit));
-    }
     let before = all_of(world, &call.cluster().uid).await;
     let mut results = Vec::with_capacity(requests.len());
     for request in &requests {

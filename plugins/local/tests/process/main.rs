@@ -1,4 +1,10 @@
 //! The binary as a process: killed, restarted, doubled, asked over its socket as a host would.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    reason = "a test ends at what it did not expect"
+)]
 
 mod fixture;
 

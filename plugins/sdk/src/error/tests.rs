@@ -110,7 +110,7 @@ const SECOND: Duration = Duration::from_secs(1);
     PluginError::message_too_large(1),
     Code::ResourceExhausted,
     "MESSAGE_TOO_LARGE",
-    "UNKNOWN"
+    "NOT_APPLIED"
 )]
 #[case(
     PluginError::cloud_unavailable("x"),

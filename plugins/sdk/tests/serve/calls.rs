@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use bulkhead_plugin::v1::{self, Outcome};
+use bulkhead_plugin::v1::{self, Outcome, PluginConditionType};
 use futures::future::join_all;
 use rstest::rstest;
 use tonic::{Code, Request};
@@ -99,6 +99,12 @@ async fn a_panic_ends_one_call_and_not_the_plugin() {
         "the text stays in the log: {status:?}"
     );
     assert!(host.ensure("bh-1", "").await.is_ok());
+    let conditions = host.status().await.conditions;
+    assert!(
+        conditions
+            .iter()
+            .any(|condition| condition.r#type() == PluginConditionType::Tainted)
+    );
 }
 
 #[tokio::test]

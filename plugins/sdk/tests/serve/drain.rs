@@ -7,7 +7,7 @@ use bulkhead_plugin::v1::PluginConditionType;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
 
-use crate::fixture::{Host, Plugin, eventually};
+use crate::fixture::{Host, LONG, Plugin, eventually};
 
 async fn is_draining(host: &Host) -> bool {
     let conditions = host.status().await.conditions;
@@ -67,6 +67,7 @@ async fn an_open_health_watch_holds_nothing_after_the_drain_limit() {
 #[tokio::test]
 async fn a_health_watch_follows_the_role() {
     let plugin = Plugin::start().await;
+    plugin.cloud.failing.store(1, Ordering::SeqCst);
     let mut host = plugin.connect().await;
     let service = "bulkhead.cloudprovider.v1.CloudProvider".to_owned();
     let mut watch = host
@@ -83,13 +84,8 @@ async fn a_health_watch_follows_the_role() {
             .expect("not the end")
             .status()
     };
-    assert_eq!(next().await, ServingStatus::NotServing);
-    host.lead("lease", 5, crate::fixture::LONG)
-        .await
-        .expect("answered");
     assert_eq!(next().await, ServingStatus::Serving);
-    host.lead_once("lease", 5, Duration::ZERO, None)
-        .await
-        .expect("answered");
+    host.lead("lease", 5, LONG).await.expect("answered");
     assert_eq!(next().await, ServingStatus::NotServing);
+    assert_eq!(next().await, ServingStatus::Serving);
 }

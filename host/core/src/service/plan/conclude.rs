@@ -140,10 +140,10 @@ fn told(memory: Option<Memory>, notices: Vec<Notice>, then: Then) -> Conclusion 
 
 /// Nothing was to be done: remembers since when the plugin knows nothing of the Service.
 fn resting(observed: &Observed<'_>, mut memory: Memory, next: Next) -> (Memory, Next) {
-    if let Some(LoadBalancerAnswer::Absent(proof)) = observed.looked {
-        if proof.complete {
-            memory.unknown_since.get_or_insert(observed.now);
-        }
+    if let Some(LoadBalancerAnswer::Absent(proof)) = observed.looked
+        && proof.complete
+    {
+        memory.unknown_since.get_or_insert(observed.now);
     }
     (memory, next)
 }
@@ -156,9 +156,10 @@ fn open_ensure(spec_digest: &str, intent: &Intent) -> Open {
 }
 
 fn wrote(step: &Step, result: Result<(), WriteFailure>, notices: &mut Vec<Notice>) -> Then {
-    let what = match step {
-        Step::WriteFinalizers { .. } => "the Service's finalizers",
-        _ => "the Service's status",
+    let what = if matches!(step, Step::WriteFinalizers { .. }) {
+        "the Service's finalizers"
+    } else {
+        "the Service's status"
     };
     match result {
         Ok(()) => Then::Again,

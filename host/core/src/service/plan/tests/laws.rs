@@ -82,7 +82,11 @@ impl Model {
             }
             Happening::ForgetEverything => self.case.memory = Memory::default(),
             Happening::RemoveBalancerBehindOurBack => self.balancer = None,
-            _ => {}
+            Happening::BecomeClusterIp
+            | Happening::BecomeLoadBalancer
+            | Happening::LoseNextAnswer
+            | Happening::RefuseNextCall
+            | Happening::ConflictOnNextWrite => {}
         }
     }
 

@@ -1,0 +1,99 @@
+//! What the embedded plugin needs on this machine: an inventory, addresses, nodes that answer.
+
+use std::{fs, path::PathBuf};
+
+use anyhow::{Context, Result};
+use bulkhead_harness::{LocalOptions, NodeStandIn, PluginProcess, Workspace};
+use k8s_openapi::api::core::v1::Service;
+use serde_json::json;
+
+use crate::SOON;
+
+/// Machines with addresses of the workspace, known to the embedded plugin by its inventory file.
+#[derive(Debug)]
+pub struct Machine<'a> {
+    workspace: &'a Workspace,
+    nodes: Vec<NodeStandIn>,
+}
+
+impl<'a> Machine<'a> {
+    /// Machines of these names, at most 100.
+    ///
+    /// # Errors
+    ///
+    /// If the inventory cannot be written.
+    pub fn new(workspace: &'a Workspace, names: &[&str]) -> Result<Self> {
+        let mut nodes = Vec::new();
+        for (number, name) in (1..).zip(names) {
+            nodes.push(NodeStandIn::new(name, workspace.loopback(number)));
+        }
+        let machine = Self { workspace, nodes };
+        let instance = |node: &NodeStandIn| {
+            json!({
+                "id": format!("i-{}", node.name()),
+                "name": node.name(),
+                "addresses": [node.address()],
+                "instanceType": "bare",
+                "zone": "rack-1",
+                "region": "home",
+            })
+        };
+        let instances: Vec<_> = machine.nodes.iter().map(instance).collect();
+        fs::write(machine.inventory(), json!({ "instances": instances }).to_string())?;
+        Ok(machine)
+    }
+
+    fn inventory(&self) -> PathBuf {
+        self.workspace.join("inventory.json")
+    }
+
+    /// Starts the embedded plugin and waits until it listens.
+    ///
+    /// # Errors
+    ///
+    /// If it does not.
+    pub async fn plugin(&self) -> Result<PluginProcess> {
+        let mut options = LocalOptions::new(self.inventory());
+        let pool = format!("{}/27", self.workspace.loopback(128));
+        options.arguments = vec!["--pool".into(), pool.into()];
+        let plugin = PluginProcess::local(self.workspace, &options)?;
+        plugin.wait_listening(SOON).await?;
+        Ok(plugin)
+    }
+
+    /// The address of the machine `name`.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such machine.
+    pub fn address(&self, name: &str) -> Result<String> {
+        let node = self.nodes.iter().find(|node| node.name() == name);
+        Ok(node
+            .with_context(|| format!("no machine {name}"))?
+            .address()
+            .to_string())
+    }
+
+    /// Lets every machine answer at every node port of a Service that it does not serve yet.
+    ///
+    /// # Errors
+    ///
+    /// If a node port cannot be bound.
+    pub async fn serve(&mut self, service: &Service) -> Result<()> {
+        let ports = service
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.ports.clone())
+            .unwrap_or_default();
+        let mut node_ports: Vec<_> = ports.iter().filter_map(|port| port.node_port).collect();
+        // TCP and UDP may share one.
+        node_ports.sort_unstable();
+        node_ports.dedup();
+        for node_port in node_ports {
+            for node in &mut self.nodes {
+                node.listen(u16::try_from(node_port)?).await?;
+            }
+        }
+        Ok(())
+    }
+}
