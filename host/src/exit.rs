@@ -51,7 +51,7 @@ impl Exit {
             Self::Failure => "failed at run time",
             Self::Usage => "a flag, or a file that a flag names, is wrong",
             Self::Bind => "could not bind --bind-address and --secure-port",
-            Self::TaskDied => "a task of the host ended that must not (a panic of an optimised build: 134)",
+            Self::TaskDied => "a task of the host ended that must not, most likely by a panic",
             Self::Forced => "second signal, or --shutdown-grace ran out: ended without releasing the lease",
         }
     }

@@ -69,10 +69,12 @@ pub fn init(format: LogFormat, verbosity: u8, filter: Option<String>) -> Result<
 
 /// What `-v` shows: our own lines in more detail first; libraries only from 6 on, where Kubernetes'
 /// components begin to show requests.
+///
+/// The API client's own lines come once a try; ours, once a change, say the same.
 const fn directives(verbosity: u8) -> &'static str {
     match verbosity {
-        0 => "info",
-        1..=5 => "info,bulkhead=debug,bulkhead_core=debug",
+        0 => "info,kube_client=off,kube_runtime=off",
+        1..=5 => "info,kube_client=off,kube_runtime=off,bulkhead=debug,bulkhead_core=debug",
         _ => "debug,bulkhead=trace,bulkhead_core=trace",
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
+use crate::digest::Digest;
 use crate::ids::{Mark, NodeName, ProviderId, Uid};
 use crate::node::view::NodeAddress;
 use crate::service::spec::Protocol;
@@ -307,7 +308,7 @@ pub struct Ensured {
     /// What it came to.
     pub outcome: Outcome,
     /// Digest of the spec that the answer is about.
-    pub spec_digest: String,
+    pub spec_digest: Digest,
     /// The addresses. With [`Outcome::Done`] always; the border refuses an answer without.
     pub ingress: Option<Vec<Ingress>>,
     /// Everything that exists in the cloud for this Service.

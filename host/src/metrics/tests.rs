@@ -3,7 +3,6 @@ use std::time::Duration;
 use prometheus_client::encoding::prometheus_text;
 
 use super::*;
-use crate::plugin::Observer as _;
 
 fn scrape(use_metrics: impl FnOnce(&Metrics)) -> String {
     let mut registry = Registry::default();

@@ -7,6 +7,7 @@ use bulkhead_core::cloud::{
     Capability, Certainty, Deleted, Ensured, Failure, InstanceAnswer, LoadBalancerAnswer, Reason,
     TargetsAnswer,
 };
+use bulkhead_core::digest::Digest;
 use bulkhead_core::election::Epoch;
 use bulkhead_core::node::view::NodeView;
 use bulkhead_core::service::node_set::NodeSet;
@@ -70,7 +71,7 @@ pub struct Ensure<'a> {
     /// What it is to be.
     pub spec: &'a Spec,
     /// The spec's digest.
-    pub spec_digest: &'a str,
+    pub spec_digest: &'a Digest,
     /// Where it may send traffic.
     pub targets: &'a Arc<NodeSet>,
 }
@@ -212,7 +213,7 @@ impl PluginHandle {
             intent: Some(requests::intent(right.intent, right.epoch, soft_deadline)),
             r#ref: Some(requests::balancer(what.balancer)),
             spec: Some(spec.clone()),
-            spec_digest: what.spec_digest.to_owned(),
+            spec_digest: what.spec_digest.to_string(),
             node_set: Some(node_set),
         };
         let call = async |node_set| {
@@ -225,7 +226,7 @@ impl PluginHandle {
         let node_set = self.reference(&link, what.targets, right.cancel).await?;
         match call(node_set).await {
             Err(error) if is_unknown_set(&error) => {
-                link.sent_sets.forget(&what.targets.digest);
+                link.sent_sets.forget(what.targets.digest.as_str());
                 call(inline(what.targets)).await
             }
             result => result,
@@ -260,7 +261,7 @@ impl PluginHandle {
         match self.send_targets(&link, items, referred, right).await {
             Err(error) if is_unknown_set(&error) => {
                 for (_, set) in items {
-                    link.sent_sets.forget(&set.digest);
+                    link.sent_sets.forget(set.digest.as_str());
                 }
                 let in_full = items.iter().map(|(_, set)| inline(set)).collect();
                 self.send_targets(&link, items, in_full, right).await
@@ -367,9 +368,9 @@ impl PluginHandle {
                 .await
                 .map(|_| ())
         };
-        match link.sent_sets.ensure_put(&set.digest, put).await {
+        match link.sent_sets.ensure_put(set.digest.as_str(), put).await {
             Ok(()) => Ok(v1::NodeSetRef {
-                set: Some(v1::node_set_ref::Set::Digest(set.digest.clone())),
+                set: Some(v1::node_set_ref::Set::Digest(set.digest.to_string())),
             }),
             // Giving the set beforehand changes nothing in the cloud, whatever came of it.
             Err(error) => Err(Failure {

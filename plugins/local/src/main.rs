@@ -83,7 +83,7 @@ fn run(config: Config) -> Result<(), RunError> {
             settings,
             inventory,
         } = config;
-        let plugin = Local::new(&settings.pool, inventory.as_deref()).await;
+        let plugin = Local::new(&settings.pool, inventory.as_deref());
         let running = plugin.clone();
         tokio::select! {
             served = bulkhead_plugin::serve(plugin, serve) => Ok(served?),

@@ -47,11 +47,8 @@ struct Inner {
 impl Local {
     /// A plugin that serves nothing yet: see [`Local::run`]. Without an inventory it has no say on
     /// instances.
-    pub async fn new(pool: &Pool, inventory: Option<&Path>) -> Self {
-        let inventory = match inventory {
-            Some(path) => Some(InventoryFile::open(path).await),
-            None => None,
-        };
+    pub fn new(pool: &Pool, inventory: Option<&Path>) -> Self {
+        let inventory = inventory.map(InventoryFile::new);
         Self(Arc::new(Inner {
             world: OnceLock::new(),
             phase: watch::Sender::new(Phase::Starting),

@@ -140,7 +140,7 @@ impl World {
             (running.balancer().mark.clone(), running)
         });
         let running: BTreeMap<String, Running> = running.collect();
-        tracing::info!(balancers = running.len(), %pool, "serving");
+        tracing::info!(balancers = running.len(), %pool, "load balancers restored");
         let inner = Arc::new(Mutex::new(Inner {
             store,
             pool,

@@ -55,9 +55,12 @@ async fn show(keep: bool) -> Result<ExitCode> {
     };
     match played {
         Ok(stage) if keep => {
-            tokio::select! {
-                ended = acts::go_on(stage, &mut report) => ended.map(drop)?,
-                () = interruption.comes() => {}
+            let ended = tokio::select! {
+                Err(error) = acts::go_on(stage, &mut report) => Some(error),
+                () = interruption.comes() => None,
+            };
+            if let Some(error) = ended {
+                report.failed(format_args!("{error:#}"))?;
             }
         }
         Ok(_) => {}

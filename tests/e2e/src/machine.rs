@@ -1,6 +1,6 @@
 //! What the embedded plugin needs on this machine: an inventory, addresses, nodes that answer.
 
-use std::{fs, path::PathBuf};
+use std::{collections::BTreeSet, fs, path::PathBuf};
 
 use anyhow::{Context, Result};
 use bulkhead_harness::{LocalOptions, NodeStandIn, PluginProcess, Workspace};
@@ -14,6 +14,7 @@ use crate::SOON;
 pub struct Machine<'a> {
     workspace: &'a Workspace,
     nodes: Vec<NodeStandIn>,
+    served: BTreeSet<u16>,
 }
 
 impl<'a> Machine<'a> {
@@ -27,7 +28,11 @@ impl<'a> Machine<'a> {
         for (number, name) in (1..).zip(names) {
             nodes.push(NodeStandIn::new(name, workspace.loopback(number)));
         }
-        let machine = Self { workspace, nodes };
+        let machine = Self {
+            workspace,
+            nodes,
+            served: BTreeSet::new(),
+        };
         let instance = |node: &NodeStandIn| {
             json!({
                 "id": format!("i-{}", node.name()),
@@ -85,13 +90,13 @@ impl<'a> Machine<'a> {
             .as_ref()
             .and_then(|spec| spec.ports.clone())
             .unwrap_or_default();
-        let mut node_ports: Vec<_> = ports.iter().filter_map(|port| port.node_port).collect();
-        // TCP and UDP may share one.
-        node_ports.sort_unstable();
-        node_ports.dedup();
-        for node_port in node_ports {
-            for node in &mut self.nodes {
-                node.listen(u16::try_from(node_port)?).await?;
+        for node_port in ports.iter().filter_map(|port| port.node_port) {
+            let node_port = u16::try_from(node_port)?;
+            // TCP and UDP may share one.
+            if self.served.insert(node_port) {
+                for node in &mut self.nodes {
+                    node.listen(node_port).await?;
+                }
             }
         }
         Ok(())

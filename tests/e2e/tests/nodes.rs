@@ -25,7 +25,10 @@ const LABELS: [&str; 6] = [
 ];
 
 fn addresses(node: &Node) -> Vec<NodeAddress> {
-    node.status.as_ref().and_then(|status| status.addresses.clone()).unwrap_or_default()
+    node.status
+        .as_ref()
+        .and_then(|status| status.addresses.clone())
+        .unwrap_or_default()
 }
 
 fn provider_id(node: &Node) -> Option<&str> {
@@ -33,7 +36,10 @@ fn provider_id(node: &Node) -> Option<&str> {
 }
 
 fn taints(node: &Node) -> Vec<Taint> {
-    node.spec.as_ref().and_then(|spec| spec.taints.clone()).unwrap_or_default()
+    node.spec
+        .as_ref()
+        .and_then(|spec| spec.taints.clone())
+        .unwrap_or_default()
 }
 
 fn is_complete(node: &Node) -> bool {
@@ -58,23 +64,43 @@ async fn addresses_are_complete_before_the_taint_goes_and_nothing_is_missing_aft
             let node = cluster.initialised(name).await?;
             assert_eq!(provider_id(&node), Some(format!("local://i-{name}").as_str()));
             let address = machine.address(name)?;
-            assert!(addresses(&node).iter().any(|it| it.type_ == "InternalIP" && it.address == address));
+            assert!(
+                addresses(&node)
+                    .iter()
+                    .any(|it| it.type_ == "InternalIP" && it.address == address)
+            );
         }
         let is_synced = |changes: &[Change<Node>]| {
             let done = |name: &&&str| {
-                changes.iter().any(|it| it.object().name_any() == **name && !is_uninitialised(it.object()))
+                changes
+                    .iter()
+                    .any(|it| it.object().name_any() == **name && !is_uninitialised(it.object()))
             };
             names.iter().filter(done).count() == names.len()
         };
-        let changes = watcher.wait_until(SOON, "the watch to see all nodes initialised", is_synced).await?;
+        let changes = watcher
+            .wait_until(SOON, "the watch to see all nodes initialised", is_synced)
+            .await?;
         for name in names {
-            let versions: Vec<&Node> =
-                changes.iter().map(Change::object).filter(|node| node.name_any() == name).collect();
-            let early = versions.iter().find(|node| is_uninitialised(node) && !addresses(node).is_empty());
-            let early = early.with_context(|| format!("{name} got its addresses only with the taint's removal"))?;
-            assert_eq!(addresses(early), addresses(versions.last().context("no version")?));
+            let versions: Vec<&Node> = changes
+                .iter()
+                .map(Change::object)
+                .filter(|node| node.name_any() == name)
+                .collect();
+            let early = versions
+                .iter()
+                .find(|node| is_uninitialised(node) && !addresses(node).is_empty());
+            let early =
+                early.with_context(|| format!("{name} got its addresses only with the taint's removal"))?;
+            assert_eq!(
+                addresses(early),
+                addresses(versions.last().context("no version")?)
+            );
             for version in versions {
-                assert!(is_uninitialised(version) || is_complete(version), "seen without the taint: {version:?}");
+                assert!(
+                    is_uninitialised(version) || is_complete(version),
+                    "seen without the taint: {version:?}"
+                );
             }
         }
         Ok(())
@@ -103,13 +129,21 @@ async fn three_hundred_nodes_at_once_are_initialised_with_few_cloud_calls() -> R
         eventually(SOON, "all nodes to be initialised", async || {
             let list = nodes.list(&Default::default()).await?.items;
             let waiting = list.iter().filter(|node| is_uninitialised(node)).count();
-            ensure!(list.len() == NODES && waiting == 0, "{waiting} of {} wait", list.len());
+            ensure!(
+                list.len() == NODES && waiting == 0,
+                "{waiting} of {} wait",
+                list.len()
+            );
             ensure!(list.iter().all(is_complete), "one is not complete");
             Ok(())
         })
         .await?;
         let calls = plugin.cloud().journal().calls(Rpc::GetInstances)?;
-        assert!(calls.len() < CALLS, "{} GetInstances calls for {NODES} nodes", calls.len());
+        assert!(
+            calls.len() < CALLS,
+            "{} GetInstances calls for {NODES} nodes",
+            calls.len()
+        );
         Ok(())
     })
     .await
@@ -125,7 +159,9 @@ async fn taint_stuck_a_node_whose_instance_cannot_be_read_says_why_and_is_initia
         let _host = Host::start(workspace, &cluster.host(&plugin.endpoint())?)?;
         cluster.add_node("node-1").await?;
 
-        let warning = cluster.event("Node", "node-1", "CloudProviderError", "internal error 500").await?;
+        let warning = cluster
+            .event("Node", "node-1", "CloudProviderError", "internal error 500")
+            .await?;
         assert_eq!(warning.type_.as_deref(), Some("Warning"));
         cluster.initialised("node-1").await?;
         let synced = cluster.event("Node", "node-1", "Synced", "").await?;
@@ -142,14 +178,25 @@ async fn provided_ip_a_node_ip_that_the_cloud_does_not_know_is_told_with_both_si
     scenario("nodes.provided_ip", async |workspace| {
         let cluster = Cluster::start(workspace).await?;
         let plugin = scripted(workspace, "scripted", &cloud()).await?;
-        let known = bulkhead_scripted::instance("wrong-ip").addresses.remove(0).address;
+        let known = bulkhead_scripted::instance("wrong-ip")
+            .addresses
+            .remove(0)
+            .address;
         let mut wrong = node("wrong-ip");
-        wrong.annotations_mut().insert("alpha.kubernetes.io/provided-node-ip".to_owned(), "172.25.100.3".to_owned());
+        wrong.annotations_mut().insert(
+            "alpha.kubernetes.io/provided-node-ip".to_owned(),
+            "172.25.100.3".to_owned(),
+        );
         cluster.nodes().create(&PostParams::default(), &wrong).await?;
         let _host = Host::start(workspace, &cluster.host(&plugin.endpoint())?)?;
 
-        let event = cluster.event("Node", "wrong-ip", "CloudProviderError", "172.25.100.3").await?;
-        assert!(event.note.unwrap_or_default().contains(&known), "the cloud's side is not told");
+        let event = cluster
+            .event("Node", "wrong-ip", "CloudProviderError", "172.25.100.3")
+            .await?;
+        assert!(
+            event.note.unwrap_or_default().contains(&known),
+            "the cloud's side is not told"
+        );
         cluster.add_node("other").await?;
         cluster.initialised("other").await?;
         let wrong = cluster.nodes().get("wrong-ip").await?;
@@ -180,7 +227,11 @@ async fn nodes_of_others_are_not_touched() -> Result<()> {
         cluster.add_node("ours").await?;
         cluster.initialised("ours").await?;
         for (name, version) in before {
-            assert_eq!(cluster.nodes().get(&name).await?.resource_version(), version, "{name} was written");
+            assert_eq!(
+                cluster.nodes().get(&name).await?.resource_version(),
+                version,
+                "{name} was written"
+            );
         }
         for call in plugin.cloud().journal().calls(Rpc::GetInstances)? {
             assert_eq!(call.about, ["ours"]);
@@ -197,12 +248,18 @@ async fn what_others_write_on_a_node_while_it_is_initialised_is_not_lost() -> Re
         let cluster = Cluster::start(workspace).await?;
         let plugin = scripted(workspace, "scripted", &cloud()).await?;
         // The object that the host decides on is old when the answer comes.
-        plugin.script().next(Rpc::GetInstances, [Behaviour::AnsweredLate(Duration::from_millis(700))]);
+        plugin.script().next(
+            Rpc::GetInstances,
+            [Behaviour::AnsweredLate(Duration::from_millis(700))],
+        );
         let watcher = Watcher::start(cluster.nodes()).await?;
         let _host = Host::start(workspace, &cluster.host(&plugin.endpoint())?)?;
         cluster.add_node("node-1").await?;
         eventually(SOON, "the cloud to be asked", async || {
-            ensure!(!plugin.cloud().journal().calls(Rpc::GetInstances)?.is_empty(), "not yet");
+            ensure!(
+                !plugin.cloud().journal().calls(Rpc::GetInstances)?.is_empty(),
+                "not yet"
+            );
             Ok(())
         })
         .await?;
@@ -210,14 +267,27 @@ async fn what_others_write_on_a_node_while_it_is_initialised_is_not_lost() -> Re
             write_as_another(&cluster, "node-1", number).await?;
         }
         let initialised = |changes: &[Change<Node>]| changes.iter().any(|it| !is_uninitialised(it.object()));
-        let changes = watcher.wait_until(SOON, "the node to be initialised", initialised).await?;
-        let first = changes.iter().position(|it| !is_uninitialised(it.object())).context("never")?;
-        assert!(changes.iter().skip(first).all(|it| is_complete(it.object())), "the taint came back, or more went");
+        let changes = watcher
+            .wait_until(SOON, "the node to be initialised", initialised)
+            .await?;
+        let first = changes
+            .iter()
+            .position(|it| !is_uninitialised(it.object()))
+            .context("never")?;
+        assert!(
+            changes.iter().skip(first).all(|it| is_complete(it.object())),
+            "the taint came back, or more went"
+        );
 
         let node = cluster.nodes().get("node-1").await?;
         for number in 0..WRITES {
-            assert!(node.labels().contains_key(&format!("example.com/{number}")), "label {number} is lost");
-            let has_taint = taints(&node).iter().any(|taint| taint.key == format!("example.com/{number}"));
+            assert!(
+                node.labels().contains_key(&format!("example.com/{number}")),
+                "label {number} is lost"
+            );
+            let has_taint = taints(&node)
+                .iter()
+                .any(|taint| taint.key == format!("example.com/{number}"));
             assert!(has_taint, "taint {number} is lost");
         }
         Ok(())
@@ -231,12 +301,20 @@ async fn write_as_another(cluster: &Cluster, name: &str, number: usize) -> Resul
     loop {
         let node = cluster.nodes().get(name).await?;
         let mut all = taints(&node);
-        all.push(Taint { key: key.clone(), effect: "PreferNoSchedule".to_owned(), ..Taint::default() });
+        all.push(Taint {
+            key: key.clone(),
+            effect: "PreferNoSchedule".to_owned(),
+            ..Taint::default()
+        });
         let patch = json!({
             "metadata": { "resourceVersion": node.resource_version(), "labels": { &key: "" } },
             "spec": { "taints": all },
         });
-        match cluster.nodes().patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
+        match cluster
+            .nodes()
+            .patch(name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+        {
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             result => return result.map(drop).map_err(Into::into),
         }
@@ -252,7 +330,10 @@ async fn label_lost_labels_of_ours_come_back_when_somebody_takes_them() -> Resul
         cluster.add_node("node-1").await?;
         cluster.initialised("node-1").await?;
         let patch = Patch::Merge(json!({ "metadata": { "labels": { LABELS[2]: null } } }));
-        let node = cluster.nodes().patch("node-1", &PatchParams::default(), &patch).await?;
+        let node = cluster
+            .nodes()
+            .patch("node-1", &PatchParams::default(), &patch)
+            .await?;
         assert!(!is_complete(&node));
         eventually(SOON, "the zone label to be back", async || {
             let node = cluster.nodes().get("node-1").await?;

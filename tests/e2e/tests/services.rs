@@ -31,13 +31,18 @@ async fn a_service_serves_tcp_and_udp_follows_ports_and_nodes_and_leaves_nothing
         let ip = cluster.address("web").await?;
         let (http, dns) = (SocketAddr::new(ip, 80), SocketAddr::new(ip, 53));
         traffic::answered_by(http, &["node-1", "node-2"]).await?;
-        eventually(SOON, "a datagram to be answered", async || traffic::udp(dns).await).await?;
+        eventually(SOON, "a datagram to be answered", async || {
+            traffic::udp(dns).await
+        })
+        .await?;
         assert!(has_finalizer(&cluster.services().get("web").await?));
 
         // The port changes: the address stays.
         let ports = [port("http", "TCP", 8080), port("dns", "UDP", 53)];
-        let changed = cluster.patch_service("web", json!({ "spec": { "ports": ports } })).await?;
-        machine.serve(&changed).await.ok();
+        let changed = cluster
+            .patch_service("web", json!({ "spec": { "ports": ports } }))
+            .await?;
+        machine.serve(&changed).await?;
         let moved = SocketAddr::new(ip, 8080);
         traffic::answered_by(moved, &["node-1", "node-2"]).await?;
         traffic::refused(http).await?;
@@ -50,12 +55,18 @@ async fn a_service_serves_tcp_and_udp_follows_ports_and_nodes_and_leaves_nothing
         traffic::answered_by(moved, &["node-2", "node-3"]).await?;
 
         // It is no LoadBalancer any more.
-        cluster.patch_service("web", json!({ "spec": { "type": "ClusterIP" } })).await?;
+        cluster
+            .patch_service("web", json!({ "spec": { "type": "ClusterIP" } }))
+            .await?;
         traffic::refused(moved).await?;
         eventually(SOON, "finalizer and status to be gone", async || {
             let service = cluster.services().get("web").await?;
             ensure!(!has_finalizer(&service), "the finalizer is on");
-            ensure!(ingress(&service).is_empty(), "the status is {:?}", ingress(&service));
+            ensure!(
+                ingress(&service).is_empty(),
+                "the status is {:?}",
+                ingress(&service)
+            );
             Ok(())
         })
         .await?;
@@ -110,10 +121,18 @@ async fn a_host_killed_between_create_and_status_finds_the_one_load_balancer_aga
             Ok(())
         })
         .await?;
-        assert!(has_finalizer(&cluster.services().get("web").await?), "made before the finalizer was on");
+        assert!(
+            has_finalizer(&cluster.services().get("web").await?),
+            "made before the finalizer was on"
+        );
         host.process().kill()?;
         host.process().wait(SOON).await?;
-        let made = plugin.cloud().balancers()?.into_values().next().context("it is gone")?;
+        let made = plugin
+            .cloud()
+            .balancers()?
+            .into_values()
+            .next()
+            .context("it is gone")?;
         assert!(ingress(&cluster.services().get("web").await?).is_empty());
         drop(host);
 
@@ -137,7 +156,10 @@ async fn lb_class_services_of_other_classes_are_not_touched() -> Result<()> {
         cluster.add_service(&service_lb("ours")).await?;
         cluster.address("ours").await?;
 
-        assert_eq!(cluster.services().get("foreign").await?.resource_version(), before.resource_version());
+        assert_eq!(
+            cluster.services().get("foreign").await?.resource_version(),
+            before.resource_version()
+        );
         for call in plugin.cloud().journal().calls(Rpc::EnsureLoadBalancer)? {
             assert_eq!(call.about, ["default/ours"]);
         }
@@ -152,10 +174,14 @@ async fn nil_status_an_answer_without_status_is_an_event_and_the_host_lives() ->
     scenario("services.nil_status", async |workspace| {
         let cluster = Cluster::start(workspace).await?;
         let plugin = scripted(workspace, "scripted", &cloud()).await?;
-        plugin.script().next(Rpc::EnsureLoadBalancer, [Behaviour::Wrong(Wrong::Nil)]);
+        plugin
+            .script()
+            .next(Rpc::EnsureLoadBalancer, [Behaviour::Wrong(Wrong::Nil)]);
         let host = Host::start(workspace, &cluster.host(&plugin.endpoint())?)?;
         cluster.add_service(&service_lb("web")).await?;
-        let event = cluster.event("Service", "web", "SyncLoadBalancerFailed", "status").await?;
+        let event = cluster
+            .event("Service", "web", "SyncLoadBalancerFailed", "status")
+            .await?;
         assert_eq!(event.type_.as_deref(), Some("Warning"));
         cluster.address("web").await?;
         assert!(host.process().is_running());
@@ -175,7 +201,10 @@ async fn a_status_that_somebody_removes_is_written_again_without_the_cloud() -> 
         let writes = plugin.cloud().journal().writes()?.len();
 
         let patch = Patch::Merge(json!({ "status": { "loadBalancer": { "ingress": null } } }));
-        let removed = cluster.services().patch_status("web", &PatchParams::default(), &patch).await?;
+        let removed = cluster
+            .services()
+            .patch_status("web", &PatchParams::default(), &patch)
+            .await?;
         assert!(ingress(&removed).is_empty());
         assert_eq!(cluster.address("web").await?, address);
         assert_eq!(plugin.cloud().journal().writes()?.len(), writes);
@@ -189,23 +218,41 @@ async fn a_service_that_another_controller_serves_is_left_to_it() -> Result<()> 
     scenario("services.elsewhere", async |workspace| {
         let cluster = Cluster::start(workspace).await?;
         let plugin = scripted(workspace, "scripted", &cloud()).await?;
-        plugin.script().next(Rpc::EnsureLoadBalancer, [Behaviour::Elsewhere]);
+        plugin
+            .script()
+            .next(Rpc::EnsureLoadBalancer, [Behaviour::Elsewhere]);
         let _host = Host::start(workspace, &cluster.host(&plugin.endpoint())?)?;
         cluster.add_service(&service_lb("elsewhere")).await?;
         eventually(SOON, "the plugin to be asked", async || {
-            ensure!(!plugin.cloud().journal().calls(Rpc::EnsureLoadBalancer)?.is_empty(), "not yet");
+            ensure!(
+                !plugin
+                    .cloud()
+                    .journal()
+                    .calls(Rpc::EnsureLoadBalancer)?
+                    .is_empty(),
+                "not yet"
+            );
             Ok(())
         })
         .await?;
         // The other controller writes the status, which is its own.
         let others = json!({ "status": { "loadBalancer": { "ingress": [{ "ip": "198.51.100.7" }] } } });
-        cluster.services().patch_status("elsewhere", &PatchParams::default(), &Patch::Merge(others)).await?;
+        cluster
+            .services()
+            .patch_status("elsewhere", &PatchParams::default(), &Patch::Merge(others))
+            .await?;
         cluster.add_service(&service_lb("ours")).await?;
         cluster.address("ours").await?;
 
         assert_eq!(cluster.address("elsewhere").await?.to_string(), "198.51.100.7");
         let asked = plugin.cloud().journal().calls(Rpc::EnsureLoadBalancer)?;
-        assert_eq!(asked.iter().filter(|call| call.about == ["default/elsewhere"]).count(), 1);
+        assert_eq!(
+            asked
+                .iter()
+                .filter(|call| call.about == ["default/elsewhere"])
+                .count(),
+            1
+        );
         for event in cluster.events("Service", "elsewhere").await? {
             assert_eq!(event.type_.as_deref(), Some("Normal"), "{:?}", event.note);
         }
@@ -226,7 +273,12 @@ async fn targets_follow_nodes_with_one_cloud_write_for_each_change() -> Result<(
         cluster.address("web").await?;
         let targets = async |wanted: &[&str]| {
             eventually(SOON, &format!("the targets to be {wanted:?}"), async || {
-                let balancer = plugin.cloud().balancers()?.into_values().next().context("there is none")?;
+                let balancer = plugin
+                    .cloud()
+                    .balancers()?
+                    .into_values()
+                    .next()
+                    .context("there is none")?;
                 let wanted: Vec<_> = wanted.iter().map(|name| instance(name).provider_id).collect();
                 ensure!(balancer.targets == wanted, "they are {:?}", balancer.targets);
                 Ok(())
@@ -247,7 +299,8 @@ async fn targets_follow_nodes_with_one_cloud_write_for_each_change() -> Result<(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn finalizer_readd_a_service_in_deletion_gets_neither_finalizer_nor_load_balancer_again() -> Result<()> {
+async fn finalizer_readd_a_service_in_deletion_gets_neither_finalizer_nor_load_balancer_again() -> Result<()>
+{
     scenario("services.finalizer_readd", async |workspace| {
         let cluster = Cluster::start(workspace).await?;
         let plugin = scripted(workspace, "scripted", &cloud()).await?;
@@ -270,8 +323,14 @@ async fn finalizer_readd_a_service_in_deletion_gets_neither_finalizer_nor_load_b
         cluster.address("other").await?;
         let held = cluster.services().get("web").await?;
         assert_eq!(held.finalizers(), ["example.com/holds"]);
-        assert_eq!(plugin.cloud().balancers()?.len(), 1, "only that of the other Service");
-        cluster.patch_service("web", json!({ "metadata": { "finalizers": null } })).await?;
+        assert_eq!(
+            plugin.cloud().balancers()?.len(),
+            1,
+            "only that of the other Service"
+        );
+        cluster
+            .patch_service("web", json!({ "metadata": { "finalizers": null } }))
+            .await?;
         cluster.service_gone("web").await
     })
     .await
@@ -290,7 +349,10 @@ async fn a_node_that_does_not_answer_gets_no_traffic() -> Result<()> {
             cluster.initialised(name).await?;
         }
         let service = cluster.add_service(&service_lb("web")).await?;
-        let node_port = service.spec.and_then(|spec| spec.ports?.first()?.node_port).context("no node port")?;
+        let node_port = service
+            .spec
+            .and_then(|spec| spec.ports?.first()?.node_port)
+            .context("no node port")?;
         let mut alive = NodeStandIn::new("node-2", workspace.loopback(2));
         alive.listen(u16::try_from(node_port)?).await?;
         let front = SocketAddr::new(cluster.address("web").await?, 80);

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::cloud::{Description, LoadBalancerAnswer, Resource};
+use crate::digest::Digest;
 use crate::disposition::CallKind;
 use crate::ids::{Guard, Mark, ServiceKey, Uid};
 use crate::outcome::{Next, Notice, SLOW, Told, after_failure, message_of};
@@ -54,7 +55,7 @@ pub enum Standing {
     /// Another controller does it.
     Elsewhere {
         /// Digest of the spec for which the plugin said so.
-        spec_digest: String,
+        spec_digest: Digest,
     },
     /// Nothing.
     Nothing,
@@ -64,11 +65,11 @@ pub enum Standing {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
     /// Digest of the spec.
-    pub spec_digest: String,
+    pub spec_digest: Digest,
     /// The plugin's behaviour digest at that time.
     pub behaviour_digest: String,
     /// Digest of the node set.
-    pub node_set_digest: String,
+    pub node_set_digest: Digest,
     /// The addresses.
     pub ingress: Vec<Ingress>,
 }
@@ -86,9 +87,9 @@ pub struct Open {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Ensure a spec, by digest.
-    Ensure(String),
+    Ensure(Digest),
     /// Give the load balancer a node set, by digest.
-    Targets(String),
+    Targets(Digest),
     /// Delete.
     Delete,
 }
@@ -157,7 +158,7 @@ pub enum Step {
         /// What it is to be.
         spec: Arc<Spec>,
         /// The spec's digest.
-        spec_digest: String,
+        spec_digest: Digest,
         /// With what right.
         intent: Intent,
     },
@@ -205,7 +206,7 @@ fn gone(observed: &Observed<'_>) -> Plan {
 
 /// The Service wants a load balancer, and our finalizer is on.
 fn keep(observed: &Observed<'_>, service: &ServiceView) -> Plan {
-    let digest = service.spec.digest(observed.plugin).as_str().to_owned();
+    let digest = service.spec.digest(observed.plugin);
     match &observed.memory.standing {
         Standing::Elsewhere { spec_digest } if *spec_digest == digest => quiet(Step::Rest(Next::AwaitChange)),
         Standing::Balancer(applied)
@@ -242,7 +243,7 @@ fn follow(observed: &Observed<'_>, service: &ServiceView, applied: &Applied) -> 
     }
 }
 
-fn ensure(observed: &Observed<'_>, service: &ServiceView, digest: String) -> Plan {
+fn ensure(observed: &Observed<'_>, service: &ServiceView, digest: Digest) -> Plan {
     // After a restart the load balancer most likely stands already: that is no news to anybody.
     let takeover = observed.memory.standing == Standing::Unknown
         && observed.memory.open.is_none()

@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use crate::cloud::{Description, TargetKind};
-use crate::digest::{Canonical, Digest, Record};
 use crate::ids::NodeName;
 use crate::node::view::{AddressType, NodeAddress, NodeView};
 use crate::ownership::{NodeOwner, of_node};
@@ -106,13 +105,8 @@ pub fn select(nodes: &[Arc<NodeView>], plugin: &Description) -> Selection {
             Some(why) => excluded.push((node.name.clone(), why)),
         }
     }
-    members.sort_by(|one, other| one.name.cmp(&other.name));
     excluded.sort();
-    let digest = digest(&members).as_str().to_owned();
-    Selection {
-        set: Arc::new(NodeSet { members, digest }),
-        excluded,
-    }
+    Selection { set: Arc::new(NodeSet::of(members)), excluded }
 }
 
 fn member(node: &NodeView, plugin: &Description) -> Member {
@@ -123,42 +117,6 @@ fn member(node: &NodeView, plugin: &Description) -> Member {
         addresses: node.addresses.clone(),
         zone: node.labels.get(ZONE_LABEL).cloned().unwrap_or_default(),
         labels: plugin.label_keys.of(&node.labels),
-    }
-}
-
-/// Digest of a set whose members are sorted by name (SPEC.md section 7.2).
-fn digest(members: &[Member]) -> Digest {
-    let mut canonical = Canonical::new();
-    canonical.list(members, |canonical, member| {
-        canonical.record(|record| write_member(record, member));
-    });
-    canonical.finish()
-}
-
-fn write_member(record: &mut Record<'_>, member: &Member) {
-    record
-        .string("name", &member.name.0)
-        .string("uid", &member.uid.0)
-        .map("labels", &member.labels)
-        .string("provider_id", &member.provider_id)
-        .list("addresses", &member.addresses, |canonical, address| {
-            canonical.record(|record| {
-                record
-                    .integer("type", wire_number(address.kind))
-                    .string("address", &address.address);
-            });
-        })
-        .string("zone", &member.zone);
-}
-
-/// The number of an address type in the protocol.
-const fn wire_number(kind: AddressType) -> i32 {
-    match kind {
-        AddressType::Hostname => 1,
-        AddressType::InternalIp => 2,
-        AddressType::ExternalIp => 3,
-        AddressType::InternalDns => 4,
-        AddressType::ExternalDns => 5,
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use bulkhead_core::digest::Digest;
 use bulkhead_core::cloud::{
     Deleted, Ensured, LoadBalancerAnswer, Outcome, PortProblem, TargetProblem, TargetsAnswer,
 };
@@ -50,7 +51,7 @@ pub(crate) fn ensured(answer: v1::EnsureLoadBalancerResponse) -> Parsed<Ensured>
     let failure = error.map(failure::from_body);
     Ok(Ensured {
         outcome: outcome(number, &progress, retry_after, failure.as_ref())?,
-        spec_digest: word("spec_digest", spec_digest, NAME_MAX)?,
+        spec_digest: Digest::received(word("spec_digest", spec_digest, NAME_MAX)?),
         ingress,
         resources: resources("resources", all)?,
         target_problems: problems(target_problems)?,

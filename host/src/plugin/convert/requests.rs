@@ -60,7 +60,7 @@ pub(crate) fn node_set(set: &NodeSet) -> v1::NodeSet {
     let NodeSet { members, digest } = set;
     v1::NodeSet {
         nodes: members.iter().map(member).collect(),
-        digest: digest.clone(),
+        digest: digest.to_string(),
     }
 }
 

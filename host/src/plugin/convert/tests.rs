@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use bulkhead_core::clock::Timestamp;
 use bulkhead_core::cloud::{Certainty, Failure, Freshness, InstanceAnswer, Outcome, Reason};
-use bulkhead_core::ids::{Mark, NodeName, ServiceKey, Uid};
+use bulkhead_core::ids::Mark;
 use bulkhead_core::node::view::{AddressType, ConditionStatus, NodeAddress, NodeCondition, NodeView, Taint};
-use bulkhead_core::service::request::BalancerRef;
 use bulkhead_core::service::spec::{
     Circumstances, IpFamily, IpFamilyPolicy, Port, Protocol, Spec, TrafficPolicy,
 };

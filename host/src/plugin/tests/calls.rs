@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use bulkhead_core::clock::Timestamp;
+use bulkhead_core::digest::Digest;
 use bulkhead_core::cloud::{
     Certainty, Ensured, Failure, InstanceAnswer, LoadBalancerAnswer, Outcome, Reason, TargetsAnswer,
 };
-use bulkhead_core::ids::{Mark, NodeName, ServiceKey, Uid};
+use bulkhead_core::ids::{NodeName, Uid};
 use bulkhead_core::node::view::NodeView;
 use bulkhead_core::service::node_set::{Member, NodeSet};
-use bulkhead_core::service::request::{BalancerRef, Intent, IntentReason};
+use bulkhead_core::service::request::{Intent, IntentReason};
 use bulkhead_core::service::spec::Spec;
 use bulkhead_proto::v1;
 use rstest::rstest;
@@ -34,7 +34,7 @@ fn set(members: usize) -> Arc<NodeSet> {
     };
     Arc::new(NodeSet {
         members: (0..members).map(member).collect(),
-        digest: format!("digest-of-{members}"),
+        digest: Digest::received(format!("digest-of-{members}")),
     })
 }
 
@@ -59,11 +59,11 @@ async fn ensure_with(
         name: "web".to_owned(),
         ..Spec::default()
     };
-    let (balancer, epoch) = (balancer(), epoch(1));
+    let (balancer, epoch, spec_digest) = (balancer(), epoch(1), Digest::received("digest"));
     let what = Ensure {
         balancer: &balancer,
         spec: &spec,
-        spec_digest: "digest",
+        spec_digest: &spec_digest,
         targets: set,
     };
     plugin

@@ -107,14 +107,12 @@ struct Candidate {
 }
 
 impl InventoryFile {
-    /// Reads the file for the first time; what is wrong with it is in the view.
-    pub async fn open(path: &Path) -> Self {
-        let file = Self {
+    /// A file that has not been read yet: [`InventoryFile::follow`] begins at once.
+    pub fn new(path: &Path) -> Self {
+        Self {
             path: path.to_owned(),
             state: Mutex::default(),
-        };
-        file.look().await;
-        file
+        }
     }
 
     /// Reads the file now and says what is known after that.
@@ -268,7 +266,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("inventory.yaml");
         std::fs::write(&path, content).unwrap();
-        let file = InventoryFile::open(&path).await;
+        let file = InventoryFile::new(&path);
+        file.look().await;
         (dir, path, file)
     }
 
@@ -326,8 +325,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn without_any_good_content_the_view_says_why() {
         let dir = tempfile::tempdir().unwrap();
-        let file = InventoryFile::open(&dir.path().join("none.yaml")).await;
-        let view = file.view();
+        let file = InventoryFile::new(&dir.path().join("none.yaml"));
+        let view = file.look().await;
         assert!(view.good.is_none());
         assert!(
             view.broken

@@ -13,6 +13,7 @@ use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 
 pub(crate) type Client = CloudProviderClient<Channel>;
@@ -212,7 +213,59 @@ pub(crate) fn ensure(
     }
 }
 
-pub(crate) fn delete(uid: &str) -> v1::DeleteLoadBalancerRequest {
+pub(crate) async fn ensured(
+    client: &Client,
+    request: v1::EnsureLoadBalancerRequest,
+) -> Result<v1::EnsureLoadBalancerResponse, Status> {
+    Ok(Box::pin(client.clone().ensure_load_balancer(request))
+        .await?
+        .into_inner())
+}
+
+/// Puts other nodes behind load balancers.
+pub(crate) fn update(uids: &[&str], nodes: &[v1::Node]) -> v1::UpdateTargetsRequest {
+    let item = |uid: &&str| {
+        let set = v1::NodeSet {
+            nodes: nodes.to_vec(),
+            digest: "d".to_owned(),
+        };
+        v1::UpdateTargetsItem {
+            r#ref: Some(reference(uid)),
+            node_set: Some(v1::NodeSetRef {
+                set: Some(v1::node_set_ref::Set::Inline(set)),
+            }),
+        }
+    };
+    v1::UpdateTargetsRequest {
+        cluster: Some(cluster()),
+        intent: Some(intent()),
+        items: uids.iter().map(item).collect(),
+    }
+}
+
+pub(crate) fn delete_resources(all: &[v1::Resource]) -> v1::DeleteOwnedResourcesRequest {
+    let one = |resource: &v1::Resource| v1::DeleteOwnedResource {
+        id: resource.id.clone(),
+        r#type: resource.r#type.clone(),
+        expected_mark: resource.mark.clone(),
+        expected_revision: String::new(),
+    };
+    v1::DeleteOwnedResourcesRequest {
+        cluster: Some(cluster()),
+        intent: Some(intent()),
+        resources: all.iter().map(one).collect(),
+    }
+}
+
+pub(crate) async fn deleted(client: &Client, uid: &str) -> v1::DeleteLoadBalancerResponse {
+    let mut client = client.clone();
+    Box::pin(client.delete_load_balancer(delete(uid)))
+        .await
+        .unwrap()
+        .into_inner()
+}
+
+fn delete(uid: &str) -> v1::DeleteLoadBalancerRequest {
     v1::DeleteLoadBalancerRequest {
         cluster: Some(cluster()),
         intent: Some(intent()),

@@ -11,13 +11,15 @@ mod fixture;
 use std::process::Stdio;
 
 use bulkhead_plugin::mark::mark;
+use bulkhead_plugin::v1::delete_owned_result::Result as Deleted;
 use bulkhead_plugin::v1::instance_result::Result as Instance;
 use bulkhead_plugin::v1::load_balancer_observation::Observation;
 use bulkhead_plugin::v1::{self, Outcome, PluginConditionType};
 use rstest::rstest;
 
 use fixture::{
-    CLUSTER, Machine, answers, asked, delete, ensure, eventually, first_address, lookup, node, query, target,
+    CLUSTER, Machine, answers, asked, delete_resources, deleted, ensure, ensured, eventually, first_address,
+    lookup, node, query, target, update,
 };
 
 #[tokio::test]
@@ -25,13 +27,9 @@ async fn killed_and_started_again_it_forwards_at_the_same_address_before_any_cal
     let machine = Machine::new("127.0.10.216/29");
     let (port, _target) = target("127.0.20.130").await;
     let plugin = machine.start();
-    let mut host = machine.led().await;
-    let nodes = [node("n1", "127.0.20.130")];
-    let made = host
-        .ensure_load_balancer(ensure("u1", 8080, port, &nodes))
-        .await
-        .unwrap()
-        .into_inner();
+    let host = machine.led().await;
+    let request = ensure("u1", 8080, port, &[node("n1", "127.0.20.130")]);
+    let made = ensured(&host, request.clone()).await.unwrap();
     assert_eq!(made.outcome(), Outcome::Done);
     let address = first_address(&made);
     assert!(answers(&address, 8080).await);
@@ -44,33 +42,22 @@ async fn killed_and_started_again_it_forwards_at_the_same_address_before_any_cal
     })
     .await;
 
-    let mut host = machine.led().await;
-    let same = host
-        .ensure_load_balancer(ensure("u1", 8080, port, &nodes))
-        .await
-        .unwrap()
-        .into_inner();
+    let host = machine.led().await;
+    let same = ensured(&host, request).await.unwrap();
     assert_eq!((same.status, same.resources), (made.status, made.resources));
 }
 
 #[tokio::test]
-async fn a_load_balancer_from_its_making_to_its_end() {
+async fn what_is_listed_is_what_was_reported_until_it_is_deleted() {
     let machine = Machine::new("127.0.10.224/29");
-    let (port, _target) = target("127.0.20.131").await;
     let _plugin = machine.start();
     let mut host = machine.led().await;
     let nodes = [node("n1", "127.0.20.131"), node("n2", "")];
-    let request = ensure("u1", 8080, port, &nodes);
-    let made = host
-        .ensure_load_balancer(request.clone())
-        .await
-        .unwrap()
-        .into_inner();
-    assert_eq!(made.spec_digest, request.spec_digest);
+    let made = ensured(&host, ensure("u1", 8080, 30080, &nodes)).await.unwrap();
     let problems: Vec<&str> = made
         .target_problems
         .iter()
-        .map(|problem| problem.node_name.as_str())
+        .map(|one| one.node_name.as_str())
         .collect();
     assert_eq!(problems, ["n2"]);
 
@@ -97,45 +84,8 @@ async fn a_load_balancer_from_its_making_to_its_end() {
     reported.sort_by(|one, other| one.id.cmp(&other.id));
     assert_eq!(listed, reported);
 
-    let observed = |queries| async {
-        let mut host = host.clone();
-        let answer = host
-            .get_load_balancers(asked(queries))
-            .await
-            .unwrap()
-            .into_inner();
-        answer
-            .observations
-            .into_iter()
-            .map(|one| one.observation.unwrap())
-            .collect::<Vec<_>>()
-    };
-    let mut moved = request.spec.clone().unwrap();
-    moved.ports[0].port = 8081;
-    let seen = observed(vec![
-        query("u1", request.spec.clone()),
-        query("u1", Some(moved)),
-        query("u1", None),
-        query("u2", None),
-    ])
-    .await;
-    assert!(matches!(seen[0], Observation::InSync(_)), "{seen:?}");
-    assert!(
-        matches!(&seen[1], Observation::Drifted(drifted) if drifted.fields == ["spec.ports"]),
-        "{seen:?}"
-    );
-    assert!(matches!(seen[2], Observation::Unverified(_)), "{seen:?}");
-    assert!(
-        matches!(&seen[3], Observation::Absent(proof) if proof.complete),
-        "{seen:?}"
-    );
-
     for _ in 0..2 {
-        let gone = host
-            .delete_load_balancer(delete("u1"))
-            .await
-            .unwrap()
-            .into_inner();
+        let gone = deleted(&host, "u1").await;
         assert_eq!((gone.outcome(), gone.remaining.len()), (Outcome::Done, 0));
         assert!(!answers(&first_address(&made), 8080).await);
     }
@@ -153,13 +103,107 @@ async fn a_load_balancer_from_its_making_to_its_end() {
 }
 
 #[tokio::test]
+async fn resources_go_with_their_load_balancer_and_not_before() {
+    let machine = Machine::new("127.0.10.208/29");
+    let _plugin = machine.start();
+    let mut host = machine.led().await;
+    let made = ensured(&host, ensure("u1", 8080, 30080, &[])).await.unwrap();
+    let (children, whole) = made.resources.split_at(2);
+    let kinds = |answer: v1::DeleteOwnedResourcesResponse| {
+        let kind = |one: v1::DeleteOwnedResult| match one.result.unwrap() {
+            Deleted::Done(_) => "done".to_owned(),
+            Deleted::Absent(_) => "absent".to_owned(),
+            Deleted::NotOurs(_) => "not ours".to_owned(),
+            Deleted::Error(error) => error.reason().as_str_name().to_owned(),
+            other @ (Deleted::InProgress(_) | Deleted::Protected(_)) => format!("{other:?}"),
+        };
+        answer.results.into_iter().map(kind).collect::<Vec<_>>()
+    };
+    let mut delete = async |request| kinds(host.delete_owned_resources(request).await.unwrap().into_inner());
+    assert_eq!(
+        delete(delete_resources(children)).await,
+        ["ERROR_REASON_IN_USE", "ERROR_REASON_IN_USE"]
+    );
+    let mut stolen = delete_resources(whole);
+    stolen.resources[0].expected_mark = children[0].mark.clone();
+    assert_eq!(delete(stolen).await, ["not ours"]);
+    assert_eq!(
+        delete(delete_resources(&made.resources)).await,
+        ["done", "done", "done"]
+    );
+    assert_eq!(delete(delete_resources(whole)).await, ["absent"]);
+}
+
+#[tokio::test]
+async fn what_was_applied_is_compared_with_what_is_served() {
+    let machine = Machine::new("127.0.10.200/29");
+    let _plugin = machine.start();
+    let mut host = machine.led().await;
+    let request = ensure("u1", 8080, 30080, &[]);
+    ensured(&host, request.clone()).await.unwrap();
+    let mut moved = request.spec.clone().unwrap();
+    moved.ports[0].port = 8081;
+    let queries = vec![
+        query("u1", request.spec.clone()),
+        query("u1", Some(moved)),
+        query("u1", None),
+        query("u2", None),
+    ];
+    let answer = host
+        .get_load_balancers(asked(queries))
+        .await
+        .unwrap()
+        .into_inner();
+    let seen: Vec<Observation> = answer
+        .observations
+        .into_iter()
+        .map(|one| one.observation.unwrap())
+        .collect();
+    assert!(matches!(seen[0], Observation::InSync(_)), "{seen:?}");
+    assert!(
+        matches!(&seen[1], Observation::Drifted(drifted) if drifted.fields == ["spec.ports"]),
+        "{seen:?}"
+    );
+    assert!(matches!(seen[2], Observation::Unverified(_)), "{seen:?}");
+    assert!(
+        matches!(&seen[3], Observation::Absent(proof) if proof.complete),
+        "{seen:?}"
+    );
+}
+
+#[tokio::test]
+async fn traffic_follows_the_targets_and_an_unknown_load_balancer_is_absent() {
+    let machine = Machine::new("127.0.10.192/29");
+    let (port, _target) = target("127.0.20.132").await;
+    let _plugin = machine.start();
+    let mut host = machine.led().await;
+    let made = ensured(&host, ensure("u1", 8080, port, &[])).await.unwrap();
+    assert!(!answers(&first_address(&made), 8080).await);
+    let nodes = [node("n1", "127.0.20.132")];
+    let answer = host
+        .update_targets(update(&["u1", "u2"], &nodes))
+        .await
+        .unwrap()
+        .into_inner();
+    assert_eq!(answer.results[0].outcome(), Outcome::Done);
+    assert_eq!(answer.results[1].outcome(), Outcome::Unspecified);
+    assert!(answer.results[1].absent.as_ref().unwrap().complete);
+    assert!(answers(&first_address(&made), 8080).await);
+    let twice = host
+        .update_targets(update(&["u1", "u1"], &nodes))
+        .await
+        .unwrap_err();
+    assert_eq!(twice.code(), tonic::Code::InvalidArgument);
+}
+
+#[tokio::test]
 async fn another_services_mark_is_refused() {
     let machine = Machine::new("127.0.10.232/29");
     let _plugin = machine.start();
-    let mut host = machine.led().await;
+    let host = machine.led().await;
     let mut request = ensure("u1", 8080, 30080, &[]);
     request.r#ref.as_mut().unwrap().mark = mark(CLUSTER, "u2", "");
-    let status = host.ensure_load_balancer(request).await.unwrap_err();
+    let status = ensured(&host, request).await.unwrap_err();
     assert_eq!(status.code(), tonic::Code::InvalidArgument, "{status:?}");
 }
 
@@ -185,20 +229,12 @@ async fn a_second_process_waits_and_names_the_first_in_its_status() {
     })
     .await;
     fixture::lead(&mut host).await;
-    let refused = host
-        .ensure_load_balancer(ensure("u1", 8080, 30080, &[]))
-        .await
-        .unwrap_err();
+    let refused = ensured(&host, ensure("u1", 8080, 30080, &[])).await.unwrap_err();
     assert_eq!(refused.code(), tonic::Code::Aborted, "{refused:?}");
 
     first.kill().await;
-    eventually("the second serves", async || {
-        host.clone()
-            .ensure_load_balancer(ensure("u1", 8080, 30080, &[]))
-            .await
-            .is_ok()
-    })
-    .await;
+    let serves = async || ensured(&host, ensure("u1", 8080, 30080, &[])).await.is_ok();
+    eventually("the second serves", serves).await;
     drop(second);
 }
 

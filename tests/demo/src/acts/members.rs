@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use kube::api::DeleteParams;
 
 use super::nodes::join;
-use super::service::{DOZEN, dozen_from};
+use super::service::dozen;
 use crate::clock::Stopwatch;
 use crate::cluster;
 use crate::machine::Machine;
@@ -28,11 +28,13 @@ pub(super) async fn add_a_node(stage: &mut Stage<'_>, report: &mut Report) -> Re
 
     let joining = stage.machines.get(before..).unwrap_or_default();
     let took = join(stage, joining, report).await?;
-    let (answers, followed) = dozen_from(stage, front).await?;
+    let watch = Stopwatch::start();
+    dozen(stage, front).await?;
     report.holds(format_args!(
-        "{name} initialised in {took}; traffic follows {followed} later: {answers}"
+        "{name} initialised in {took}; traffic follows {} later",
+        watch.read()
     ))?;
-    nothing_lost(&prober, "the node was added", report)
+    nothing_lost(stage, prober, "the node was added", report).await
 }
 
 pub(super) async fn remove_a_node(stage: &mut Stage<'_>, report: &mut Report) -> Result<()> {
@@ -43,18 +45,19 @@ pub(super) async fn remove_a_node(stage: &mut Stage<'_>, report: &mut Report) ->
     cluster::nodes(stage.admin())
         .delete(&leaving.name, &DeleteParams::default())
         .await?;
-    let (answers, _) = dozen_from(stage, front).await?;
+    dozen(stage, front).await?;
     report.holds(format_args!(
-        "Node {} deleted: {DOZEN} answers after {} come from the others: {answers}",
+        "Node {} deleted: traffic leaves it after {}",
         leaving.name,
         watch.read()
     ))?;
-    nothing_lost(&prober, "the node was removed", report)?;
+    nothing_lost(stage, prober, "the node was removed", report).await?;
     // Only now is the machine itself switched off.
     stage.inventory.write(&stage.machines)
 }
 
-fn nothing_lost(prober: &Prober, when: &str, report: &mut Report) -> Result<()> {
+/// Ends the prober, then asks a dozen times more: with no other client about, the round robin is exact.
+async fn nothing_lost(stage: &Stage<'_>, prober: Prober, when: &str, report: &mut Report) -> Result<()> {
     let tally = prober.take();
     ensure!(
         tally.failed == 0 && tally.answered > 0,
@@ -62,8 +65,10 @@ fn nothing_lost(prober: &Prober, when: &str, report: &mut Report) -> Result<()> 
         tally.failed,
         tally.answered
     );
+    drop(prober);
+    let answers = dozen(stage, stage.front()?).await?;
     report.holds(format_args!(
-        "no connection failed while {when}, of {}",
+        "no connection failed while {when}, of {}; now {answers}",
         tally.answered
     ))?;
     Ok(())

@@ -28,7 +28,9 @@ pub(super) async fn start<'a>(workspace: &'a Workspace, report: &mut Report) -> 
         "unix://{}",
         PluginProcess::socket_path(workspace, "local")?.display()
     );
-    let options = HostOptions::new(server.kubeconfig(User::Host)?).plugin(endpoint);
+    let options = HostOptions::new(server.kubeconfig(User::Host)?)
+        .plugin(endpoint)
+        .flag("cloud-provider", "local");
     let stage = Stage {
         host: Host::start(workspace, &options)?,
         plugin: start_plugin(workspace, &inventory)?,

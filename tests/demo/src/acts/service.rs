@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use bulkhead_harness::{eventually, port, service_lb};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
@@ -23,10 +23,13 @@ pub(super) async fn publish(stage: &mut Stage<'_>, report: &mut Report) -> Resul
     let watch = Stopwatch::start();
     let created = api.create(&PostParams::default(), &service()).await?;
     let node_port = node_port(&created)?;
+    let last_time = stage.node_port.replace(node_port);
     for machine in &mut stage.machines {
+        if let Some(port) = last_time {
+            machine.stand_in.close(port).await;
+        }
         machine.stand_in.listen(node_port).await?;
     }
-    stage.node_port = Some(node_port);
     let (service, address) = eventually(WITHIN, "the Service's address", async || {
         let service = api.get(SERVICE).await?;
         let address = external_address(&service)?;
@@ -47,7 +50,9 @@ pub(super) async fn publish(stage: &mut Stage<'_>, report: &mut Report) -> Resul
     report.holds(format_args!(
         "Service {SERVICE} (node port {node_port}) got address {address} in {took}, and a finalizer"
     ))?;
-    spread(stage, front, report).await
+    let answers = dozen(stage, front).await?;
+    report.holds(format_args!("{DOZEN} connections to {front}: {answers}"))?;
+    Ok(())
 }
 
 fn service() -> Service {
@@ -58,28 +63,15 @@ fn service() -> Service {
     service
 }
 
-async fn spread(stage: &Stage<'_>, front: SocketAddr, report: &mut Report) -> Result<()> {
-    let (answers, took) = dozen_from(stage, front).await?;
-    report.holds(format_args!("{DOZEN} connections to {front}: {answers} ({took})"))?;
-    Ok(())
-}
-
-/// Waits until a dozen answers come from exactly the machines that there are; says how long that took.
-pub(super) async fn dozen_from(stage: &Stage<'_>, front: SocketAddr) -> Result<(Answers, String)> {
-    let expected: Vec<&str> = stage
-        .machines
-        .iter()
-        .map(|machine| machine.name.as_str())
-        .collect();
-    let watch = Stopwatch::start();
+/// Waits until a dozen answers come from exactly the machines that there are.
+pub(super) async fn dozen(stage: &Stage<'_>, front: SocketAddr) -> Result<Answers> {
+    let machines = stage.machines.iter();
+    let expected: Vec<&str> = machines.map(|machine| machine.name.as_str()).collect();
     let what = format!("answers from {} and no others", expected.join(", "));
-    let answers = eventually(WITHIN, &what, async || {
-        let answers = Answers::collect(front, DOZEN)
-            .await
-            .context("ask a dozen times")?;
+    eventually(WITHIN, &what, async || {
+        let answers = Answers::collect(front, DOZEN).await?;
         ensure!(answers.nodes() == expected, "the answers were: {answers}");
         Ok(answers)
     })
-    .await?;
-    Ok((answers, watch.read()))
+    .await
 }

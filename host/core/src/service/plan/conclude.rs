@@ -10,6 +10,7 @@ use super::{
 use crate::cloud::{
     Deleted, Ensured, Failure, LoadBalancerAnswer, Outcome, PortProblem, TargetProblem, TargetsAnswer,
 };
+use crate::digest::Digest;
 use crate::disposition::CallKind;
 use crate::outcome::{
     AfterWrite, Next, Notice, SLOW, WriteFailure, after_failure, after_write, deserves_notice, message_of,
@@ -148,9 +149,9 @@ fn resting(observed: &Observed<'_>, mut memory: Memory, next: Next) -> (Memory, 
     (memory, next)
 }
 
-fn open_ensure(spec_digest: &str, intent: &Intent) -> Open {
+fn open_ensure(spec_digest: &Digest, intent: &Intent) -> Open {
     Open {
-        purpose: Purpose::Ensure(spec_digest.to_owned()),
+        purpose: Purpose::Ensure(spec_digest.clone()),
         intent: intent.clone(),
     }
 }
@@ -176,7 +177,7 @@ fn wrote(step: &Step, result: Result<(), WriteFailure>, notices: &mut Vec<Notice
 fn ensured(
     observed: &Observed<'_>,
     mut memory: Memory,
-    spec_digest: &str,
+    spec_digest: &Digest,
     result: Result<Box<Ensured>, Failure>,
     notices: &mut Vec<Notice>,
 ) -> (Memory, Then) {
@@ -189,7 +190,7 @@ fn ensured(
     };
     memory.resources.clone_from(&answer.resources);
     notices.extend(problems(&answer.target_problems, &answer.port_problems));
-    if answer.spec_digest != spec_digest {
+    if answer.spec_digest != *spec_digest {
         // The plugin finished what it was asked before: ask again for what is wanted now.
         return (memory, Then::Rest(Next::Backoff(Duration::ZERO)));
     }
@@ -205,7 +206,7 @@ fn ensured(
             }
             memory.open = None;
             memory.standing = Standing::Balancer(Box::new(Applied {
-                spec_digest: spec_digest.to_owned(),
+                spec_digest: spec_digest.clone(),
                 behaviour_digest: observed.plugin.behaviour_digest.clone(),
                 node_set_digest: observed.targets.set.digest.clone(),
                 ingress,
@@ -216,7 +217,7 @@ fn ensured(
         (Outcome::Elsewhere, _) => {
             memory.open = None;
             memory.standing = Standing::Elsewhere {
-                spec_digest: spec_digest.to_owned(),
+                spec_digest: spec_digest.clone(),
             };
             (memory, Then::Again)
         }

@@ -61,7 +61,7 @@ impl Case {
         case.memory = Memory {
             sent: Some(std::sync::Arc::new(case.service().spec.clone())),
             standing: Standing::Balancer(Box::new(Applied {
-                spec_digest: case.service().spec.digest(&description()).as_str().to_owned(),
+                spec_digest: case.service().spec.digest(&description()),
                 behaviour_digest: description().behaviour_digest,
                 node_set_digest: targets().set.digest.clone(),
                 ingress: ingress("127.0.10.1"),
@@ -167,7 +167,7 @@ fn absent() -> LoadBalancerAnswer {
 #[case::foreign_class_is_left_alone(Case::new().with(|s| s.spec.class = "example.com/other".to_owned()), "forget")]
 #[case::implemented_elsewhere_rests(
     Case::new().with_memory(|m| m.standing = Standing::Elsewhere {
-        spec_digest: service("s").spec.digest(&description()).as_str().to_owned() }),
+        spec_digest: service("s").spec.digest(&description()) }),
     "rest AwaitChange")]
 #[case::deleted_is_torn_down(Case::in_sync().with(deleting), "delete")]
 #[case::orphan_ccm_down_is_torn_down_without_memory(Case::new().with(deleting), "delete")]
@@ -228,7 +228,7 @@ fn nodes_that_change_move_the_targets_only() {
 #[test]
 fn an_intent_keeps_its_request_id_until_it_is_concluded() {
     let mut case = Case::new();
-    let digest = case.service().spec.digest(&description()).as_str().to_owned();
+    let digest = case.service().spec.digest(&description());
     case.memory.open = Some(Open {
         purpose: Purpose::Ensure(digest),
         intent: Intent { request_id: "first".to_owned(), reason: IntentReason::Changed },

@@ -8,6 +8,7 @@ use super::{Case, deleting, ingress};
 use crate::cloud::{
     AbsenceProof, Certainty, Deleted, Ensured, Failure, Freshness, Outcome, Reason, Resource, TargetsAnswer,
 };
+use crate::digest::Digest;
 use crate::fixtures::{description, service};
 use crate::outcome::{Next, SLOW, WriteFailure};
 use crate::service::plan::{Conclusion, Performed, Standing, Step, Then, conclude};
@@ -19,7 +20,7 @@ fn failure(reason: Option<Reason>) -> Failure {
 fn ensured(outcome: Outcome) -> Ensured {
     Ensured {
         outcome,
-        spec_digest: service("s").spec.digest(&description()).as_str().to_owned(),
+        spec_digest: service("s").spec.digest(&description()),
         ingress: Some(ingress("127.0.10.1")),
         resources: Vec::new(),
         target_problems: Vec::new(),
@@ -69,7 +70,7 @@ fn an_ensure_that_came_to(
 
 #[test]
 fn an_answer_about_an_older_spec_concludes_nothing() {
-    let answer = Ensured { spec_digest: "older".to_owned(), ..ensured(Outcome::Done) };
+    let answer = Ensured { spec_digest: Digest::received("older"), ..ensured(Outcome::Done) };
     let memory = concluded(&Case::new(), Performed::Ensured(Ok(Box::new(answer)))).memory.unwrap();
     assert_eq!((memory.standing, memory.open.is_some()), (Standing::Unknown, true));
 }

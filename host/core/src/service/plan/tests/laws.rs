@@ -7,6 +7,7 @@ use crate::clock::Timestamp;
 use crate::cloud::{
     Certainty, Deleted, Ensured, Failure, LoadBalancerAnswer, Outcome, Reason, TargetsAnswer,
 };
+use crate::digest::Digest;
 use crate::fixtures::{description, initialised_node, service};
 use crate::outcome::{Next, WriteFailure};
 use crate::service::plan::{Memory, Performed, Step, Then, conclude, plan};
@@ -17,7 +18,7 @@ use crate::service::view::CLEANUP_FINALIZER;
 struct Model {
     case: Case,
     /// What stands in the cloud: digest of the spec, digest of the node set.
-    balancer: Option<(String, String)>,
+    balancer: Option<(Digest, Digest)>,
     cloud_writes: usize,
     finalizer_was_on_at_every_cloud_write: bool,
 }
@@ -171,7 +172,7 @@ impl Model {
         }
     }
 
-    fn write(&mut self, balancer: Option<(String, String)>) {
+    fn write(&mut self, balancer: Option<(Digest, Digest)>) {
         let held = self.case.service.as_ref().is_some_and(|s| s.has_finalizer(CLEANUP_FINALIZER));
         if balancer.is_some() && !held {
             self.finalizer_was_on_at_every_cloud_write = false;
@@ -220,7 +221,7 @@ proptest! {
             (Some((spec, nodes)), true) => {
                 let service = model.case.service.clone().unwrap();
                 let wanted = service.spec.digest(&description());
-                prop_assert_eq!(spec.as_str(), wanted.as_str());
+                prop_assert_eq!(spec, &wanted);
                 prop_assert_eq!(nodes, &model.case.targets.set.digest);
                 prop_assert_eq!(service.ingress, ingress("127.0.10.1"));
             }
