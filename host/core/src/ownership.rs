@@ -39,6 +39,8 @@ pub enum ServiceOwner {
     Wants(&'static str),
     /// It is to have none any more, but still carries this finalizer of ours.
     Leaves(&'static str),
+    /// It is being deleted, and no finalizer of ours is on it any more: whatever holds it now, it is not us.
+    Released,
     /// It carries upstream's finalizer and no longer says which class it had: ours only if the plugin knows it.
     MayLeave,
     /// Nothing of ours.
@@ -60,8 +62,7 @@ pub fn of_service(service: &ServiceView, plugin: &Description) -> ServiceOwner {
         return match (service.is_deleting(), service.has_finalizer(finalizer)) {
             (false, _) => ServiceOwner::Wants(finalizer),
             (true, true) => ServiceOwner::Leaves(finalizer),
-            // Whatever holds it now, it is not us: never put a finalizer on what is being deleted.
-            (true, false) => ServiceOwner::Foreign,
+            (true, false) => ServiceOwner::Released,
         };
     }
     if service.has_finalizer(CLASS_FINALIZER) {
@@ -107,7 +108,7 @@ mod tests {
     #[case::lb_class_of_another(true, "example.com/other", &[CLEANUP_FINALIZER], false, ServiceOwner::Foreign)]
     #[case::lb_class_of_another_deleted(true, "example.com/other", &[CLEANUP_FINALIZER], true, ServiceOwner::Foreign)]
     #[case::deleted(true, "", &[CLEANUP_FINALIZER], true, ServiceOwner::Leaves(CLEANUP_FINALIZER))]
-    #[case::finalizer_readd(true, "", &["example.com/holds"], true, ServiceOwner::Foreign)]
+    #[case::finalizer_readd(true, "", &["example.com/holds"], true, ServiceOwner::Released)]
     #[case::type_change(false, "", &[CLEANUP_FINALIZER], false, ServiceOwner::MayLeave)]
     #[case::type_change_of_our_class(false, "", &[CLASS_FINALIZER], false, ServiceOwner::Leaves(CLASS_FINALIZER))]
     #[case::never_had_one(false, "", &[], false, ServiceOwner::Foreign)]

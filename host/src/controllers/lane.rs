@@ -2,6 +2,7 @@
 //!
 //! A new term forgets everything and looks at every object; a new session looks at every object again.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use crate::kube::stores::all_ready;
 use crate::leader::Standing;
 use crate::metrics::QueueMetrics;
 use crate::plugin::SessionView;
@@ -108,12 +110,16 @@ struct Seen {
 }
 
 async fn keep<C: Controller>(controller: Arc<C>, mut conditions: Conditions) {
-    for store in &mut conditions.stores {
-        // The store lives as long as the host: it can only become ready.
-        drop(store.wait_for(|ready| *ready).await);
+    let mut tick = tokio::time::interval(TICK);
+    let mut complete = pin!(all_ready(std::mem::take(&mut conditions.stores)));
+    loop {
+        tokio::select! {
+            () = &mut complete => break,
+            // Waiting for the API server is no reason to be restarted.
+            _ = tick.tick() => conditions.heartbeat.beat(),
+        }
     }
     let mut seen = Seen::default();
-    let mut tick = tokio::time::interval(TICK);
     loop {
         let open = look(&*controller, &mut conditions, &mut seen);
         conditions.running.set(i64::from(open));

@@ -226,6 +226,14 @@ impl<V: View> Shared<V> {
     }
 }
 
+/// Until every one of these stores is complete.
+pub async fn all_ready(stores: Vec<watch::Receiver<bool>>) {
+    for mut ready in stores {
+        // A store that is gone will never be complete, and nobody is left to wait for it.
+        drop(ready.wait_for(|ready| *ready).await);
+    }
+}
+
 /// How the first list is had. What a server does is found by trying: its version does not tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Strategy {

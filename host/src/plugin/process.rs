@@ -21,6 +21,8 @@ use crate::tasks::Tasks;
 /// Environment of a spawned plugin: where to listen, and that the host is its parent.
 const ENDPOINT_VARIABLE: &str = "BULKHEAD_ENDPOINT";
 const SPAWNED_VARIABLE: &str = "BULKHEAD_SPAWNED";
+/// The folder of sockets inside the private one.
+const SOCKETS: &str = "s";
 /// Longest line of output that is kept; the rest of a longer one is dropped.
 const LINE_BYTES: usize = 8 << 10;
 /// How long output may go on after the process has ended, while others hold the pipe.
@@ -58,26 +60,27 @@ impl RunFolder {
     /// Makes a folder in `root`, or in `/tmp` if a socket's path would not fit there.
     pub(crate) fn create(root: &Path) -> Result<Self, SpawnError> {
         let name = format!("bulkhead-{}", uuid::Uuid::new_v4().simple());
-        let longest = root.join(&name).join(socket_name(u32::MAX));
-        let root = if longest.as_os_str().len() <= SOCKET_PATH_LIMIT {
-            root
-        } else {
-            Path::new("/tmp")
+        let longest = socket_in(&root.join(&name), u32::MAX);
+        let fits = longest.as_os_str().len() <= SOCKET_PATH_LIMIT;
+        let folder = Self {
+            path: if fits { root } else { Path::new("/tmp") }.join(name),
+            starts: 0,
         };
-        let path = root.join(name);
-        match DirBuilder::new().mode(0o700).create(&path) {
-            Ok(()) => Ok(Self { path, starts: 0 }),
-            Err(source) => Err(SpawnError::Folder { path, source }),
+        // Plugins set the mode of the socket's own folder; the one around it stays shut.
+        for path in [folder.path.clone(), folder.path.join(SOCKETS)] {
+            let made = DirBuilder::new().mode(0o700).create(&path);
+            made.map_err(|source| SpawnError::Folder { path, source })?;
         }
+        Ok(folder)
     }
 
     /// A path for the next child's socket. Each child has its own: what a killed one left behind is in nobody's
     /// way, and nobody reaches the old one by the new one's path.
     pub(crate) fn next_socket(&mut self) -> PathBuf {
         // A leftover is harmless; it goes with the folder at the latest.
-        drop(std::fs::remove_file(self.path.join(socket_name(self.starts))));
+        drop(std::fs::remove_file(socket_in(&self.path, self.starts)));
         self.starts = self.starts.wrapping_add(1);
-        self.path.join(socket_name(self.starts))
+        socket_in(&self.path, self.starts)
     }
 }
 
@@ -89,8 +92,8 @@ impl Drop for RunFolder {
     }
 }
 
-fn socket_name(start: u32) -> String {
-    format!("plugin-{start}.sock")
+fn socket_in(folder: &Path, start: u32) -> PathBuf {
+    folder.join(SOCKETS).join(format!("plugin-{start}.sock"))
 }
 
 /// A running child. It dies with the value, its group only by [`Process::end`].

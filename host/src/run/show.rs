@@ -1,6 +1,7 @@
 //! Shows to the outside how the host is: readiness, liveness, the plugin's state, who leads.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
 use std::time::Duration;
 
 use bulkhead_core::clock::Timestamp;
@@ -10,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::assemble::{REFRESH, Watching};
 use crate::clock;
+use crate::kube::stores::all_ready;
 use crate::leader::{Leadership, Standing};
 use crate::plugin::{PluginHandle, SessionView};
 use crate::readiness::{Condition, PluginState};
@@ -29,51 +31,35 @@ pub(super) struct Shown {
 const ELECTION_HEARTBEAT: Duration = Duration::from_secs(30);
 
 /// Keeps what is shown true, until the host ends.
-pub(super) async fn run(mut shown: Shown) {
+pub(super) async fn run(shown: Shown) {
     let mut session = shown.plugin.subscribe();
     let mut standing = shown.leadership.subscribe();
     let heartbeat = shown.watching.health.heartbeat("leader-election", ELECTION_HEARTBEAT);
     let master = shown.watching.metrics.leadership.master(shown.leadership.lease_name());
     let mut tick = tokio::time::interval(REFRESH);
     shown.elected.met();
+    shown.synced.not_met("the first lists are not complete");
+    let mut complete = pin!(all_ready(shown.stores));
+    let mut is_complete = false;
     loop {
         if shown.leadership.is_healthy() {
             heartbeat.beat();
         }
         master.set(i64::from(shown.leadership.is_leader()));
-        show_stores(&mut shown.stores, &shown.synced);
         let view = session.borrow_and_update().clone();
         let leads = matches!(*standing.borrow_and_update(), Standing::Leading(_));
         shown.watching.health.show_plugin(plugin_state(shown.plugin.name(), &view, leads));
-        let mut stores = shown.stores.clone();
         tokio::select! {
             () = shown.stop.cancelled() => return,
             _ = tick.tick() => {}
             _ = session.changed() => {}
             _ = standing.changed() => {}
-            () = any_ready(&mut stores) => {}
+            () = &mut complete, if !is_complete => {
+                is_complete = true;
+                shown.synced.met();
+            }
         }
     }
-}
-
-fn show_stores(stores: &mut [watch::Receiver<bool>], synced: &Condition) {
-    if stores.iter_mut().all(|ready| *ready.borrow_and_update()) {
-        synced.met();
-    } else {
-        synced.not_met("the first lists are not complete");
-    }
-}
-
-/// Until a store that was not complete becomes so; for ever if all are.
-async fn any_ready(stores: &mut [watch::Receiver<bool>]) {
-    for ready in stores {
-        if !*ready.borrow() {
-            // The store lives as long as the host.
-            drop(ready.changed().await);
-            return;
-        }
-    }
-    std::future::pending::<()>().await;
 }
 
 fn plugin_state(name: &str, view: &SessionView, leads: bool) -> PluginState {

@@ -181,7 +181,7 @@ pub enum Step {
 /// Decides what to do about one Service.
 pub fn plan(observed: &Observed<'_>) -> Plan {
     let Some(service) = observed.service else {
-        return gone(observed);
+        return released(observed);
     };
     match of_service(service, observed.plugin) {
         ServiceOwner::Wants(finalizer) if service.has_finalizer(finalizer) => keep(observed, service),
@@ -191,14 +191,16 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
             leave(observed, service, crate::service::view::CLEANUP_FINALIZER)
         }
         ServiceOwner::MayLeave => may_leave(observed, service),
+        ServiceOwner::Released => released(observed),
         ServiceOwner::Foreign => quiet(Step::Forget),
     }
 }
 
-/// The Service is gone without our finalizer having held it: what this process made is still removed.
-fn gone(observed: &Observed<'_>) -> Plan {
+/// The Service is gone, or about to go, without our finalizer holding it: what this process made is still removed, and
+/// no finalizer is ever put on again.
+fn released(observed: &Observed<'_>) -> Plan {
     if observed.memory.remembers() && observed.memory.standing != Standing::Nothing {
-        delete(observed, None)
+        delete(observed, observed.service)
     } else {
         quiet(Step::Forget)
     }

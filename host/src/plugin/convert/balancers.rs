@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use bulkhead_core::digest::Digest;
 use bulkhead_core::cloud::{
     Deleted, Ensured, LoadBalancerAnswer, Outcome, PortProblem, TargetProblem, TargetsAnswer,
 };
+use bulkhead_core::digest::Digest;
 use bulkhead_core::ids::{NodeName, Uid};
 use bulkhead_core::service::request::BalancerRef;
 use bulkhead_core::service::spec::Protocol;

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use bulkhead_core::digest::Digest;
 use bulkhead_core::cloud::{
     Certainty, Ensured, Failure, InstanceAnswer, LoadBalancerAnswer, Outcome, Reason, TargetsAnswer,
 };
+use bulkhead_core::digest::Digest;
 use bulkhead_core::ids::{NodeName, Uid};
 use bulkhead_core::node::view::NodeView;
 use bulkhead_core::service::node_set::{Member, NodeSet};

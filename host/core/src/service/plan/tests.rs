@@ -174,8 +174,10 @@ fn absent() -> LoadBalancerAnswer {
 #[case::torn_down_is_released(
     Case::in_sync().with(deleting).with_memory(|m| m.standing = Standing::Nothing), "finalizers []")]
 #[case::finalizer_readd_never(
-    Case::in_sync().with(deleting).with(|s| s.circumstances.finalizers = vec!["example.com/holds".to_owned()]),
+    Case::in_sync().with_memory(|m| m.standing = Standing::Nothing).with(deleting).with(|s| s.circumstances.finalizers = vec!["example.com/holds".to_owned()]),
     "forget")]
+#[case::finalizer_stripped_while_deleting_is_torn_down(
+    Case::in_sync().with(deleting).with(|s| s.circumstances.finalizers.clear()), "delete")]
 #[case::type_change_is_torn_down(Case::in_sync().with(is_cluster_ip), "delete")]
 #[case::type_change_torn_down_is_released(
     Case::in_sync().with(is_cluster_ip).with_memory(|m| m.standing = Standing::Nothing), "finalizers []")]
