@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::cloud::{Certainty, Failure, Reason};
-use crate::outcome::Next;
+use crate::outcome::{Next, SLOW};
 
 /// What kind of call failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,7 +24,7 @@ pub struct Disposition {
     pub again: Again,
     /// The cloud may have been changed: the next step is a read, never a blind create.
     pub look_first: bool,
-    /// A person can do something about it: it deserves an Event on the object.
+    /// People should read of it at the object that met it.
     pub event: bool,
     /// What the failure counts against.
     pub against: Against,
@@ -107,8 +107,6 @@ impl Pace {
 
 /// Longest wait that a plugin's retry information can ask for.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(15 * 60);
-/// Recheck where only a change, or a person, can help.
-pub const SLOW: Duration = Duration::from_secs(5 * 60);
 /// Recheck of a resource that carries somebody else's mark.
 const FOREIGN: Duration = Duration::from_secs(10 * 60);
 /// How often a frozen plugin is asked for its status.
@@ -152,9 +150,46 @@ pub fn after_failure(failure: &Failure, call: CallKind) -> Next {
     }
 }
 
-/// Whether people should read of `failure` at the object that met it.
-pub fn deserves_notice(failure: &Failure) -> bool {
-    failure.reason.is_some_and(deserves_event)
+/// Whether people should read of `failure` at the object that met it. What only says that the host and the plugin
+/// are between two sessions, terms or slices is not for them.
+pub const fn deserves_notice(failure: &Failure) -> bool {
+    match failure.reason {
+        Some(
+            Reason::BatchTooLarge
+            | Reason::BadPageToken
+            | Reason::NotLeading
+            | Reason::NodeSetUnknown
+            | Reason::OperationInProgress
+            | Reason::Conflict
+            | Reason::MessageTooLarge
+            | Reason::Draining
+            | Reason::SnapshotExpired
+            | Reason::Cancelled
+            | Reason::Disconnected,
+        ) => false,
+        None
+        | Some(
+            Reason::InvalidSpec
+            | Reason::NotConfigured
+            | Reason::ForeignOwner
+            | Reason::InUse
+            | Reason::Protected
+            | Reason::ReferencedObjectMissing
+            | Reason::PermissionMissing
+            | Reason::CredentialsInvalid
+            | Reason::CredentialsExpired
+            | Reason::RateLimited
+            | Reason::QuotaExceeded
+            | Reason::LimitReached
+            | Reason::CloudUnavailable
+            | Reason::ProviderError
+            | Reason::PluginBug
+            | Reason::Panic
+            | Reason::Unimplemented
+            | Reason::DeadlineExceeded
+            | Reason::ProtocolViolation,
+        ) => true,
+    }
 }
 
 fn row(failure: &Failure, call: CallKind) -> (Again, Against) {
@@ -209,43 +244,6 @@ const fn outcome_is_unknown(reason: Option<Reason>) -> bool {
         reason,
         None | Some(Reason::DeadlineExceeded | Reason::PluginBug | Reason::Panic)
     )
-}
-
-/// Whether a person who looks at the object can do something about it. What concerns the whole plugin is told
-/// once, with the plugin, and not on each of its objects.
-const fn deserves_event(reason: Reason) -> bool {
-    match reason {
-        Reason::InvalidSpec
-        | Reason::NotConfigured
-        | Reason::ForeignOwner
-        | Reason::InUse
-        | Reason::Protected
-        | Reason::ReferencedObjectMissing
-        | Reason::PermissionMissing
-        | Reason::QuotaExceeded
-        | Reason::LimitReached
-        | Reason::ProviderError => true,
-        Reason::BatchTooLarge
-        | Reason::BadPageToken
-        | Reason::NotLeading
-        | Reason::NodeSetUnknown
-        | Reason::OperationInProgress
-        | Reason::Conflict
-        | Reason::CredentialsInvalid
-        | Reason::CredentialsExpired
-        | Reason::RateLimited
-        | Reason::MessageTooLarge
-        | Reason::CloudUnavailable
-        | Reason::Draining
-        | Reason::PluginBug
-        | Reason::Panic
-        | Reason::SnapshotExpired
-        | Reason::Unimplemented
-        | Reason::DeadlineExceeded
-        | Reason::Cancelled
-        | Reason::ProtocolViolation
-        | Reason::Disconnected => false,
-    }
 }
 
 #[cfg(test)]

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use crate::cloud::{Failure, Reason};
-use crate::disposition::{Again, CallKind, classify};
+use crate::cloud::Failure;
 
 /// When a key is to be looked at again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,48 +157,6 @@ pub fn after_write(failure: &WriteFailure, reason: &'static str, what: &str) -> 
 
 /// Pause where only a person, or a change of the object, can help.
 pub const SLOW: Duration = Duration::from_secs(300);
-
-/// When to come back after a call of this kind failed.
-pub fn after_failure(failure: &Failure, call: CallKind) -> Next {
-    match classify(failure, call).again {
-        Again::Backoff(pace) | Again::OnCapacity(pace) | Again::PausePlugin(pace) => {
-            let first = if pace.first > SHORT {
-                pace.first
-            } else {
-                Duration::ZERO
-            };
-            Next::Backoff(pace.at_least.max(first))
-        }
-        Again::OnChange(Some(pause)) => Next::After(pause),
-        Again::Freeze(pause) => Next::Backoff(pause),
-        Again::OnChange(None) | Again::Stop => Next::AwaitChange,
-        // A new session, or a new term, brings the key back sooner.
-        Again::ResendNodeSet | Again::Halve | Again::StartOver | Again::WhenLed | Again::WhenConnected => {
-            Next::Backoff(Duration::ZERO)
-        }
-    }
-}
-
-/// First pauses up to this are those that the queue makes anyway.
-const SHORT: Duration = Duration::from_secs(1);
-
-/// Whether people should hear of a failure where they look at the object. What only says that the host and the
-/// plugin are between two sessions, terms or slices is not for them.
-pub const fn deserves_notice(failure: &Failure) -> bool {
-    !matches!(
-        failure.reason,
-        Some(
-            Reason::NotLeading
-                | Reason::NodeSetUnknown
-                | Reason::OperationInProgress
-                | Reason::Conflict
-                | Reason::Draining
-                | Reason::Cancelled
-                | Reason::Disconnected
-                | Reason::SnapshotExpired
-        )
-    )
-}
 
 /// What to tell people about a failure: its message, never empty.
 pub fn message_of(failure: &Failure) -> &str {

@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bulkhead_core::clock::Instant;
 use bulkhead_core::cloud::{Capability, Description, InstanceAnswer};
 use bulkhead_core::election::Epoch;
 use bulkhead_core::ids::{NodeName, Uid};
@@ -32,7 +33,22 @@ pub struct NodeController {
     queue: Queue<NodeName>,
     refresh: Duration,
     metrics: NodeMetrics,
-    told: Mutex<HashMap<NodeName, (Uid, Told)>>,
+    memories: Mutex<HashMap<NodeName, Memory>>,
+}
+
+/// What is remembered of one node.
+#[derive(Debug)]
+struct Memory {
+    uid: Uid,
+    told: Told,
+    /// The version of the object that was found as it should be, and until when it need not be compared again.
+    settled: Option<(String, Instant)>,
+}
+
+impl Memory {
+    fn new(uid: Uid) -> Self {
+        Self { uid, told: Told::default(), settled: None }
+    }
 }
 
 impl NodeController {
@@ -52,11 +68,27 @@ impl NodeController {
             (Some(old), None) => keys.add_now(old.name.clone()),
             _ => {}
         });
-        Arc::new(Self { nodes, loader, effects, queue, refresh, metrics, told: Mutex::default() })
+        Arc::new(Self { nodes, loader, effects, queue, refresh, metrics, memories: Mutex::default() })
     }
 
-    fn told(&self) -> MutexGuard<'_, HashMap<NodeName, (Uid, Told)>> {
-        self.told.lock().unwrap_or_else(PoisonError::into_inner)
+    fn memories(&self) -> MutexGuard<'_, HashMap<NodeName, Memory>> {
+        self.memories.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How long `node`, which needs no more than a refresh, may still be left alone: what this process wrote comes back
+    /// as a change, and must not cost another question to the cloud.
+    fn settled_for(&self, node: &NodeView) -> Option<Duration> {
+        let memories = self.memories();
+        let memory = memories.get(&node.name).filter(|memory| memory.uid == node.uid)?;
+        let (version, until) = memory.settled.as_ref()?;
+        let left = until.saturating_since(clock::now());
+        (*version == node.resource_version && !left.is_zero()).then_some(left)
+    }
+
+    fn settle(&self, node: &NodeView, pause: Duration) {
+        if let Some(memory) = self.memories().get_mut(&node.name) {
+            memory.settled = Some((node.resource_version.clone(), clock::now() + pause));
+        }
     }
 
     fn description(&self) -> Option<Arc<Description>> {
@@ -77,8 +109,15 @@ impl NodeController {
             let action = match planned {
                 Plan::Write(action) => action,
                 Plan::Rest { notices, next } => {
+                    let next = spread(next, self.refresh);
+                    let is_well = notices.is_empty();
                     self.tell(&node, notices, next);
-                    return spread(next, self.refresh);
+                    if let Next::After(pause) = next
+                        && is_well
+                    {
+                        self.settle(&node, pause);
+                    }
+                    return next;
                 }
             };
             let written = self.perform(&node.name, &action).await;
@@ -168,14 +207,13 @@ impl NodeController {
     /// Tells what was not told before; a node at rest has nothing left to complain about.
     fn tell(&self, node: &NodeView, notices: Vec<Notice>, next: Next) {
         let news = {
-            let mut told = self.told();
-            let (uid, memory) =
-                told.entry(node.name.clone()).or_insert_with(|| (node.uid.clone(), Told::default()));
-            if *uid != node.uid || (notices.is_empty() && !matches!(next, Next::Backoff(_))) {
-                *memory = Told::default();
-                uid.clone_from(&node.uid);
+            let mut memories = self.memories();
+            let memory =
+                memories.entry(node.name.clone()).or_insert_with(|| Memory::new(node.uid.clone()));
+            if memory.uid != node.uid || (notices.is_empty() && !matches!(next, Next::Backoff(_))) {
+                *memory = Memory::new(node.uid.clone());
             }
-            memory.news(notices)
+            memory.told.news(notices)
         };
         for notice in &news {
             tracing::warn!(node = %node.name, "{}", notice.note);
@@ -202,7 +240,7 @@ impl Controller for NodeController {
     }
 
     fn begin_term(&self, _epoch: &Epoch) {
-        self.told().clear();
+        self.memories().clear();
     }
 
     fn add_all(&self) {
@@ -218,12 +256,18 @@ impl Controller for NodeController {
 
     async fn pass(&self, name: &NodeName) -> Next {
         let Some(node) = self.nodes.get(name) else {
-            self.told().remove(name);
+            self.memories().remove(name);
             return Next::AwaitChange;
         };
         let Some(plugin) = self.description() else { return Next::Backoff(Duration::ZERO) };
-        if need(&node, &plugin) == Need::Nothing {
-            return Next::AwaitChange;
+        match need(&node, &plugin) {
+            Need::Nothing => return Next::AwaitChange,
+            Need::Initialise => {}
+            Need::Refresh => {
+                if let Some(left) = self.settled_for(&node) {
+                    return Next::After(left);
+                }
+            }
         }
         let answer = self.loader.load(Arc::clone(&node)).await;
         // The object may have changed while the cloud was asked: decide on what it is now.

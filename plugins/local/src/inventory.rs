@@ -1,6 +1,6 @@
 //! The instances of this provider: what the inventory file says.
 //!
-//! [`parse`] turns a text into an [`Inventory`] or an error naming line and field; [`InventoryFile`]
+//! [`parse()`] turns a text into an [`Inventory`] or an error naming line and field; [`InventoryFile`]
 //! follows a file and keeps the last good content while the present one is broken.
 
 use std::collections::BTreeMap;

@@ -130,3 +130,63 @@ impl Versions {
 pub(crate) fn version(object: &impl ResourceExt) -> String {
     object.resource_version().unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use bulkhead_harness::{Workspace, node};
+    use k8s_openapi::api::core::v1::NodeAddress;
+
+    use super::*;
+
+    fn complete(machine: &Machine) -> Node {
+        let mut node = node(&machine.name);
+        let labels = labels(machine).map(|(key, value)| (key.to_owned(), value.to_owned()));
+        node.labels_mut().extend(labels);
+        node.spec.as_mut().unwrap().provider_id = Some(machine.provider_id());
+        node.status.as_mut().unwrap().addresses = Some(vec![NodeAddress {
+            type_: "InternalIP".to_owned(),
+            address: machine.address.to_string(),
+        }]);
+        node
+    }
+
+    #[test]
+    fn a_node_that_lacks_anything_of_its_machine_is_not_complete() {
+        let workspace = Workspace::new("demo-complete").unwrap();
+        let machine = Machine::new(&workspace, 1);
+        assert!(ensure_complete(&complete(&machine), &machine).is_ok());
+
+        let spoils: [fn(&mut Node); 4] = [
+            |node| node.spec.as_mut().unwrap().provider_id = None,
+            |node| node.status.as_mut().unwrap().addresses = None,
+            |node| drop(node.labels_mut().remove("topology.kubernetes.io/region")),
+            |node| {
+                let zone = "failure-domain.beta.kubernetes.io/zone".to_owned();
+                node.labels_mut().insert(zone, "elsewhere".to_owned());
+            },
+        ];
+        for (number, spoil) in spoils.iter().enumerate() {
+            let mut node = complete(&machine);
+            spoil(&mut node);
+            assert!(
+                ensure_complete(&node, &machine).is_err(),
+                "spoil {number} was not seen"
+            );
+        }
+    }
+
+    #[test]
+    fn versions_that_differ_are_named() {
+        let versions = |pairs: &[(&str, &str)]| {
+            let owned = pairs
+                .iter()
+                .map(|(name, version)| ((*name).to_owned(), (*version).to_owned()));
+            Versions(owned.collect())
+        };
+        let before = versions(&[("Node a", "1"), ("Node b", "2"), ("Service web", "3")]);
+        assert!(before.ensure_same_as(&before).is_ok());
+        let after = versions(&[("Node a", "1"), ("Node c", "5"), ("Service web", "4")]);
+        let error = after.ensure_same_as(&before).unwrap_err().to_string();
+        assert_eq!(error, r#"changed meanwhile: ["Node b", "Node c", "Service web"]"#);
+    }
+}

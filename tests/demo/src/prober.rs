@@ -130,3 +130,52 @@ async fn probe(address: SocketAddr, tally: Arc<Mutex<Tally>>) {
 fn lock(tally: &Mutex<Tally>) -> MutexGuard<'_, Tally> {
     tally.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+#[cfg(test)]
+mod tests {
+    use anyhow::ensure;
+    use bulkhead_harness::{NodeStandIn, Workspace, eventually};
+
+    use super::*;
+
+    const PORT: u16 = 30_080;
+
+    async fn until(prober: &Prober, what: &str, holds: fn(Tally) -> bool) {
+        eventually(Duration::from_secs(10), what, async || {
+            ensure!(holds(prober.tally()), "{:?}", prober.tally());
+            Ok(())
+        })
+        .await
+        .unwrap();
+    }
+
+    #[tokio::test]
+    async fn an_outage_is_seen_as_failures_and_as_a_gap() {
+        let workspace = Workspace::new("demo-prober").unwrap();
+        let mut machine = NodeStandIn::new("node-1", workspace.loopback(1));
+        machine.listen(PORT).await.unwrap();
+        let prober = Prober::start(SocketAddr::new(machine.address(), PORT));
+        until(&prober, "answers", |tally| tally.answered > 3).await;
+        assert_eq!(prober.take().failed, 0);
+
+        let outage = Stopwatch::start();
+        machine.close(PORT).await;
+        until(&prober, "failures", |tally| tally.failed > 3).await;
+        let at_least = outage.elapsed();
+        prober.take();
+        machine.listen(PORT).await.unwrap();
+        until(&prober, "answers again", |tally| tally.answered > 0).await;
+        assert!(prober.tally().longest_gap >= at_least);
+    }
+
+    #[tokio::test]
+    async fn answers_are_counted_by_name() {
+        let workspace = Workspace::new("demo-answers").unwrap();
+        let mut machine = NodeStandIn::new("node-1", workspace.loopback(1));
+        machine.listen(PORT).await.unwrap();
+        let front = SocketAddr::new(machine.address(), PORT);
+        let answers = Answers::collect(front, 3).await.unwrap();
+        assert_eq!(answers.nodes(), ["node-1"]);
+        assert_eq!(answers.to_string(), "node-1 3×");
+    }
+}

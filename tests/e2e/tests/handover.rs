@@ -95,16 +95,21 @@ async fn sigterm_when_idle_hands_over_within_a_second() -> Result<()> {
 
         let is_successor = |change: &Change<Lease>| {
             let now = spec(change.object()).holder_identity.unwrap_or_default();
-            !now.is_empty() && now != holder
+            change.object().name_any() == LEASE && !now.is_empty() && now != holder
         };
         let taken = |changes: &[Change<Lease>]| changes.iter().any(is_successor);
         let changes = leases
             .wait_until(SOON, "the successor to take the lease", taken)
             .await?;
-        let successor = changes.iter().position(is_successor).context("no successor")?;
-        let released = changes
-            .get(successor - 1)
-            .context("no version before the successor's")?;
+        // The API server has Leases of its own there.
+        let versions: Vec<_> = changes
+            .iter()
+            .filter(|change| change.object().name_any() == LEASE)
+            .collect();
+        let release = versions.windows(2).find(|pair| is_successor(pair[1]));
+        let [released, successor] = release.context("no version before the successor's")? else {
+            anyhow::bail!("a window of two is two");
+        };
         assert_eq!(
             spec(released.object()).holder_identity.unwrap_or_default(),
             "",
@@ -113,7 +118,7 @@ async fn sigterm_when_idle_hands_over_within_a_second() -> Result<()> {
         // The predecessor's last write comes before its exit, and both are of this machine's clock.
         let times = (
             spec(released.object()).renew_time,
-            spec(changes[successor].object()).acquire_time,
+            spec(successor.object()).acquire_time,
         );
         let (Some(released), Some(acquired)) = times else {
             anyhow::bail!("a time is missing: {times:?}")

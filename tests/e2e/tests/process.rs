@@ -134,7 +134,11 @@ async fn metrics_are_for_whoever_may_get_them_and_health_is_for_all() -> Result<
         for path in ["/livez", "/readyz", "/healthz", "/readyz/plugins"] {
             assert_eq!(host.get(path, None).await?.status, 200, "{path}");
         }
-        assert_eq!(host.get("/metrics", None).await?.status, 401);
+        assert_eq!(
+            host.get("/metrics", None).await?.status,
+            403,
+            "as upstream: nobody is somebody without rights"
+        );
         assert_eq!(host.get("/metrics", Some("no-such-token")).await?.status, 401);
         let scraper = cluster.server().token(User::Scraper);
         assert_eq!(host.get("/metrics", Some(scraper)).await?.status, 403);

@@ -222,6 +222,8 @@ async fn a_service_that_another_controller_serves_is_left_to_it() -> Result<()> 
             .script()
             .next(Rpc::EnsureLoadBalancer, [Behaviour::Elsewhere]);
         let _host = Host::start(workspace, &cluster.host(&plugin.endpoint())?)?;
+        cluster.add_node("node-1").await?;
+        cluster.initialised("node-1").await?;
         cluster.add_service(&service_lb("elsewhere")).await?;
         eventually(SOON, "the plugin to be asked", async || {
             ensure!(

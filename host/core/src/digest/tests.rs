@@ -84,11 +84,17 @@ fn node_address(value: &Value) -> NodeAddress {
         5 => AddressType::ExternalDns,
         other => panic!("no address type {other}"),
     };
-    NodeAddress { kind, address: text(value, "address").to_owned() }
+    NodeAddress {
+        kind,
+        address: text(value, "address").to_owned(),
+    }
 }
 
 fn of_fingerprint(vector: &Value) -> Digest {
-    fingerprint(&Digest::received(text(vector, "spec_digest")), text(vector, "behaviour_digest"))
+    fingerprint(
+        &Digest::received(text(vector, "spec_digest")),
+        text(vector, "behaviour_digest"),
+    )
 }
 
 fn small<T: TryFrom<i64>>(value: &Value, field: &str) -> Option<T> {
@@ -142,7 +148,9 @@ fn spec(vector: &Value) -> Digest {
         external_ips: strings(spec, "external_ips"),
         requested_addresses: strings(spec, "requested_addresses"),
         source_ranges: strings(spec, "source_ranges"),
-        client_ip_affinity: affinity.is_object().then(|| Duration::from_secs(small(affinity, "seconds").unwrap_or(0))),
+        client_ip_affinity: affinity
+            .is_object()
+            .then(|| Duration::from_secs(small(affinity, "seconds").unwrap_or(0))),
         external_traffic_policy: policy(spec, "external_traffic_policy"),
         internal_traffic_policy: policy(spec, "internal_traffic_policy"),
         traffic_distribution: text(spec, "traffic_distribution").to_owned(),
@@ -161,7 +169,8 @@ fn digests_equal_the_vectors(#[case] group: &str, #[case] digest: fn(&Value) -> 
     let vectors = vectors(group);
     assert!(vectors.len() >= 2);
     // A Spec of the host always has its traffic policies; the vector without is for those who read the wire.
-    let expressible = |vector: &&Value| vector["spec"].is_null() || number(&vector["spec"], "external_traffic_policy") != 0;
+    let expressible =
+        |vector: &&Value| vector["spec"].is_null() || number(&vector["spec"], "external_traffic_policy") != 0;
     for vector in vectors.iter().filter(expressible) {
         assert_eq!(
             digest(vector).as_str(),

@@ -117,12 +117,19 @@ fn a_write_goes_on_otherwise(#[case] reason: Reason, #[case] again: Again) {
 #[case::quota_exceeded(Some(Reason::QuotaExceeded), true)]
 #[case::limit_reached(Some(Reason::LimitReached), true)]
 #[case::provider_error(Some(Reason::ProviderError), true)]
-#[case::one_cloud_outage_is_no_event_on_each_object(Some(Reason::CloudUnavailable), false)]
-#[case::bad_credentials_neither(Some(Reason::CredentialsInvalid), false)]
-#[case::a_pause_neither(Some(Reason::RateLimited), false)]
+#[case::cloud_outage(Some(Reason::CloudUnavailable), true)]
+#[case::nil_status(Some(Reason::ProtocolViolation), true)]
+#[case::panic(Some(Reason::Panic), true)]
+#[case::between_sessions(Some(Reason::Disconnected), false)]
+#[case::between_terms(Some(Reason::NotLeading), false)]
+#[case::bad_credentials(Some(Reason::CredentialsInvalid), true)]
+#[case::rate_limited(Some(Reason::RateLimited), true)]
 #[case::work_in_progress_is_no_failure(Some(Reason::OperationInProgress), false)]
-#[case::unattributed(None, false)]
-fn a_write_deserves_an_event_where_a_person_can_help(#[case] reason: Option<Reason>, #[case] event: bool) {
+#[case::unattributed(None, true)]
+fn a_write_deserves_an_event_unless_it_is_between_two_turns(
+    #[case] reason: Option<Reason>,
+    #[case] event: bool,
+) {
     assert_eq!(
         classify(&failure(reason, Certainty::NotApplied), Write).event,
         event

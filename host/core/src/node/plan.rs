@@ -7,14 +7,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::cloud::{AbsenceProof, Description, Instance, InstanceAnswer};
-use crate::disposition::CallKind;
+use crate::disposition::{CallKind, after_failure, deserves_notice};
 use crate::ids::{Guard, NodeName, ProviderId, Uid};
 use crate::node::addresses::{self, AddressError};
 use crate::node::labels;
 use crate::node::view::{NodeAddress, NodeView, Taint, UNINITIALIZED_TAINT};
-use crate::outcome::{
-    AfterWrite, Next, Notice, SLOW, WriteFailure, after_failure, after_write, deserves_notice, message_of,
-};
+use crate::outcome::{AfterWrite, Next, Notice, SLOW, WriteFailure, after_write, message_of};
 use crate::ownership::{NodeOwner, of_node};
 
 /// Event reason, as upstream's, when a node has been initialised.
@@ -52,7 +50,8 @@ pub fn wakes(old: Option<&NodeView>, new: &NodeView) -> bool {
             || old.provider_id != new.provider_id
             || old.is_uninitialized() != new.is_uninitialized()
             || old.labels != new.labels
-            || old.annotations.get(addresses::PROVIDED_NODE_IP) != new.annotations.get(addresses::PROVIDED_NODE_IP)
+            || old.annotations.get(addresses::PROVIDED_NODE_IP)
+                != new.annotations.get(addresses::PROVIDED_NODE_IP)
             || old.addresses != new.addresses
     })
 }

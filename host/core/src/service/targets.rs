@@ -106,7 +106,10 @@ pub fn select(nodes: &[Arc<NodeView>], plugin: &Description) -> Selection {
         }
     }
     excluded.sort();
-    Selection { set: Arc::new(NodeSet::of(members)), excluded }
+    Selection {
+        set: Arc::new(NodeSet::of(members)),
+        excluded,
+    }
 }
 
 fn member(node: &NodeView, plugin: &Description) -> Member {

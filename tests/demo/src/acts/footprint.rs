@@ -57,3 +57,15 @@ fn tenths(bytes: u64) -> String {
     let tenths = (bytes * 10).div_ceil(MIB);
     format!("{}.{}", tenths / 10, tenths % 10)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_rounded_up() {
+        assert_eq!(tenths(16 * MIB), "16.0");
+        assert_eq!(tenths(16 * MIB + 1), "16.1");
+        assert_eq!(tenths(11 * MIB + MIB / 2), "11.5");
+    }
+}

@@ -13,7 +13,13 @@ use crate::outcome::{Next, SLOW, WriteFailure};
 const REFRESH: Duration = Duration::from_secs(300);
 
 fn planned(node: &NodeView, answer: &InstanceAnswer) -> Plan {
-    plan(&Observed { node, answer, plugin: &description(), claimed_by: None, refresh: REFRESH })
+    plan(&Observed {
+        node,
+        answer,
+        plugin: &description(),
+        claimed_by: None,
+        refresh: REFRESH,
+    })
 }
 
 fn found(instance: Instance) -> InstanceAnswer {
@@ -45,7 +51,12 @@ fn apply(node: &NodeView, action: &Action) -> NodeView {
     let mut node = node.clone();
     match action.clone() {
         Action::WriteAddresses { addresses, .. } => node.addresses = addresses,
-        Action::Initialise { provider_id, labels, taints, .. } => {
+        Action::Initialise {
+            provider_id,
+            labels,
+            taints,
+            ..
+        } => {
             if let Some(id) = provider_id {
                 node.provider_id = Some(id.into());
             }
@@ -65,8 +76,16 @@ fn apply(node: &NodeView, action: &Action) -> NodeView {
 #[case::eventual_absence_keeps_the_taint(node("n1"), absent(), "complain")]
 #[case::pending_waits(node("n1"), InstanceAnswer::Pending { retry_after: None, reason: String::new() }, "rest")]
 #[case::not_mine_is_told_once(node("n1"), InstanceAnswer::NotMine { reason: "other".to_owned() }, "complain")]
-#[case::addr_lost_keeps_good_addresses(initialised_node("n1", "10.0.0.1"), found(without_addresses()), "complain")]
-#[case::absence_of_an_initialised_node_is_not_decided_here(initialised_node("n1", "10.0.0.1"), absent(), "rest")]
+#[case::addr_lost_keeps_good_addresses(
+    initialised_node("n1", "10.0.0.1"),
+    found(without_addresses()),
+    "complain"
+)]
+#[case::absence_of_an_initialised_node_is_not_decided_here(
+    initialised_node("n1", "10.0.0.1"),
+    absent(),
+    "rest"
+)]
 fn a_node(#[case] node: NodeView, #[case] answer: InstanceAnswer, #[case] does: &str) {
     assert_eq!(kind(&planned(&node, &answer)), does);
 }
@@ -77,11 +96,18 @@ fn with_addresses(mut node: NodeView) -> NodeView {
 }
 
 fn without_addresses() -> Instance {
-    Instance { addresses: Vec::new(), ..instance("n1") }
+    Instance {
+        addresses: Vec::new(),
+        ..instance("n1")
+    }
 }
 
 fn absent() -> InstanceAnswer {
-    InstanceAnswer::Absent(AbsenceProof { complete: true, scopes: Vec::new(), freshness: Freshness::Direct })
+    InstanceAnswer::Absent(AbsenceProof {
+        complete: true,
+        scopes: Vec::new(),
+        freshness: Freshness::Direct,
+    })
 }
 
 #[test]
@@ -101,11 +127,19 @@ fn initialising_sets_provider_id_and_six_labels_and_keeps_foreign_taints() {
         effect: "NoExecute".to_owned(),
         time_added: None,
     });
-    let Plan::Write(Action::Initialise { guard, provider_id, labels, taints }) = planned(&node, &found(instance("n1")))
+    let Plan::Write(Action::Initialise {
+        guard,
+        provider_id,
+        labels,
+        taints,
+    }) = planned(&node, &found(instance("n1")))
     else {
         panic!("must initialise")
     };
-    assert_eq!((guard, provider_id, labels.len()), (node.guard(), ProviderId::parse("local://i-n1").ok(), 6));
+    assert_eq!(
+        (guard, provider_id, labels.len()),
+        (node.guard(), ProviderId::parse("local://i-n1").ok(), 6)
+    );
     assert_eq!(taints, [foreign]);
 }
 
@@ -130,7 +164,10 @@ fn a_suspect_instance_writes_nothing(
 ) {
     let mut node = node("n1");
     node.provider_id = own.map(str::to_owned);
-    let answer = found(Instance { provider_id: ProviderId::parse(given).unwrap(), ..instance("n1") });
+    let answer = found(Instance {
+        provider_id: ProviderId::parse(given).unwrap(),
+        ..instance("n1")
+    });
     let claimed_by = claimed_by.map(|name| NodeName(name.to_owned()));
     let plan = plan(&Observed {
         node: &node,
@@ -139,7 +176,9 @@ fn a_suspect_instance_writes_nothing(
         claimed_by: claimed_by.as_ref(),
         refresh: REFRESH,
     });
-    let Plan::Rest { notices, next } = plan else { panic!("must write nothing") };
+    let Plan::Rest { notices, next } = plan else {
+        panic!("must write nothing")
+    };
     assert_eq!((notices.len(), next), (1, Next::After(SLOW)));
 }
 
@@ -156,7 +195,10 @@ fn the_plugin_is_asked_about(#[case] node: NodeView, #[case] wanted: Need) {
 #[test]
 fn heartbeats_wake_nobody_and_lost_labels_do() {
     let old = initialised_node("n1", "10.0.0.1");
-    let mut new = NodeView { resource_version: "2".to_owned(), ..old.clone() };
+    let mut new = NodeView {
+        resource_version: "2".to_owned(),
+        ..old.clone()
+    };
     assert!(!wakes(Some(&old), &new));
     new.labels.insert("x".to_owned(), "y".to_owned());
     assert!(wakes(Some(&old), &new));
@@ -168,16 +210,26 @@ fn heartbeats_wake_nobody_and_lost_labels_do() {
 #[case::gone(WriteFailure::Gone, Conclusion::Reread)]
 #[case::another_object(WriteFailure::AnotherObject, Conclusion::Reread)]
 fn a_lost_guard_means_reading_again(#[case] failure: WriteFailure, #[case] wanted: Conclusion) {
-    let action = Action::WriteAddresses { uid: node("n1").uid, addresses: Vec::new() };
+    let action = Action::WriteAddresses {
+        uid: node("n1").uid,
+        addresses: Vec::new(),
+    };
     assert_eq!(conclude(&action, Err(&failure)), wanted);
 }
 
 #[test]
 fn an_invalid_value_is_told_with_its_field() {
-    let action = Action::WriteAddresses { uid: node("n1").uid, addresses: Vec::new() };
-    let failure =
-        WriteFailure::Invalid { field: "status.addresses[1]".to_owned(), message: "Duplicate value".to_owned() };
-    let Conclusion::Rest { notices, next } = conclude(&action, Err(&failure)) else { panic!("must rest") };
+    let action = Action::WriteAddresses {
+        uid: node("n1").uid,
+        addresses: Vec::new(),
+    };
+    let failure = WriteFailure::Invalid {
+        field: "status.addresses[1]".to_owned(),
+        message: "Duplicate value".to_owned(),
+    };
+    let Conclusion::Rest { notices, next } = conclude(&action, Err(&failure)) else {
+        panic!("must rest")
+    };
     assert!(notices[0].note.contains("status.addresses[1]") && next == Next::Backoff(SLOW));
 }
 

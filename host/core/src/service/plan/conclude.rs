@@ -11,10 +11,8 @@ use crate::cloud::{
     Deleted, Ensured, Failure, LoadBalancerAnswer, Outcome, PortProblem, TargetProblem, TargetsAnswer,
 };
 use crate::digest::Digest;
-use crate::disposition::CallKind;
-use crate::outcome::{
-    AfterWrite, Next, Notice, SLOW, WriteFailure, after_failure, after_write, deserves_notice, message_of,
-};
+use crate::disposition::{CallKind, after_failure, deserves_notice};
+use crate::outcome::{AfterWrite, Next, Notice, SLOW, WriteFailure, after_write, message_of};
 use crate::service::request::{Intent, IntentReason};
 
 /// What came of a step.

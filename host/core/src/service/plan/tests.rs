@@ -22,7 +22,10 @@ fn now() -> Instant {
 }
 
 fn ingress(ip: &str) -> Vec<Ingress> {
-    vec![Ingress { address: IngressAddress::Ip(ip.parse().unwrap(), IpMode::Vip), ports: Vec::new() }]
+    vec![Ingress {
+        address: IngressAddress::Ip(ip.parse().unwrap(), IpMode::Vip),
+        ports: Vec::new(),
+    }]
 }
 
 fn targets() -> Selection {
@@ -139,8 +142,16 @@ fn is_cluster_ip(service: &mut ServiceView) {
     service.ingress.clear();
 }
 
+fn absence() -> AbsenceProof {
+    AbsenceProof {
+        complete: true,
+        scopes: Vec::new(),
+        freshness: Freshness::Direct,
+    }
+}
+
 fn absent() -> LoadBalancerAnswer {
-    LoadBalancerAnswer::Absent(AbsenceProof { complete: true, scopes: Vec::new(), freshness: Freshness::Direct })
+    LoadBalancerAnswer::Absent(absence())
 }
 
 #[rstest]
@@ -224,7 +235,12 @@ fn nodes_that_change_move_the_targets_only() {
     case.targets = select(&[], &description());
     let plan = case.plan();
     assert_eq!(kind(&plan.step), "targets");
-    assert!(plan.notices[0].note.starts_with("There are no available nodes for LoadBalancer"), "{plan:?}");
+    assert!(
+        plan.notices[0]
+            .note
+            .starts_with("There are no available nodes for LoadBalancer"),
+        "{plan:?}"
+    );
 }
 
 #[test]
@@ -233,14 +249,27 @@ fn an_intent_keeps_its_request_id_until_it_is_concluded() {
     let digest = case.service().spec.digest(&description());
     case.memory.open = Some(Open {
         purpose: Purpose::Ensure(digest),
-        intent: Intent { request_id: "first".to_owned(), reason: IntentReason::Changed },
+        intent: Intent {
+            request_id: "first".to_owned(),
+            reason: IntentReason::Changed,
+        },
     });
-    let Step::Ensure { intent, .. } = case.plan().step else { panic!("must ensure") };
-    assert_eq!(intent, Intent { request_id: "first".to_owned(), reason: IntentReason::Retry });
+    let Step::Ensure { intent, .. } = case.plan().step else {
+        panic!("must ensure")
+    };
+    assert_eq!(
+        intent,
+        Intent {
+            request_id: "first".to_owned(),
+            reason: IntentReason::Retry
+        }
+    );
 
     // Another wish is another intent.
     let case = case.with(|service| service.spec.ports[0].port = 81);
-    let Step::Ensure { intent, .. } = case.plan().step else { panic!("must ensure") };
+    let Step::Ensure { intent, .. } = case.plan().step else {
+        panic!("must ensure")
+    };
     assert_eq!(intent.request_id, "fresh");
 }
 
@@ -248,16 +277,27 @@ fn an_intent_keeps_its_request_id_until_it_is_concluded() {
 fn deletion_says_what_was_applied_whatever_the_service_says_now() {
     let applied = Case::in_sync().memory.sent;
     let case = Case::in_sync().with(deleting).with(|service| {
-        service.spec.annotations.insert("local.bulkhead.dev/pool".to_owned(), "other".to_owned());
+        service
+            .spec
+            .annotations
+            .insert("local.bulkhead.dev/pool".to_owned(), "other".to_owned());
     });
-    let Step::Delete { reference, .. } = case.plan().step else { panic!("must delete") };
+    let Step::Delete { reference, .. } = case.plan().step else {
+        panic!("must delete")
+    };
     assert_eq!(reference.applied, applied);
     assert_ne!(reference.current.unwrap().spec, applied.unwrap());
 }
 
 #[test]
 fn a_takeover_is_no_news_and_a_new_service_is() {
-    let reasons = |case: Case| case.plan().notices.iter().map(|notice| notice.reason).collect::<Vec<_>>();
+    let reasons = |case: Case| {
+        case.plan()
+            .notices
+            .iter()
+            .map(|notice| notice.reason)
+            .collect::<Vec<_>>()
+    };
     assert_eq!(reasons(Case::new()), ["EnsuringLoadBalancer"]);
     assert!(reasons(Case::new().with(|service| service.ingress = ingress("127.0.10.1"))).is_empty());
 }

@@ -19,7 +19,12 @@ fn with(change: impl FnOnce(&mut NodeView)) -> NodeView {
 }
 
 fn taint(key: &str) -> Taint {
-    Taint { key: key.to_owned(), value: None, effect: "NoSchedule".to_owned(), time_added: None }
+    Taint {
+        key: key.to_owned(),
+        value: None,
+        effect: "NoSchedule".to_owned(),
+        time_added: None,
+    }
 }
 
 fn label(value: &str) -> NodeView {
@@ -27,7 +32,10 @@ fn label(value: &str) -> NodeView {
 }
 
 fn condition(kind: &str, status: ConditionStatus) -> NodeCondition {
-    NodeCondition { kind: kind.to_owned(), status }
+    NodeCondition {
+        kind: kind.to_owned(),
+        status,
+    }
 }
 
 #[rstest]
@@ -52,7 +60,10 @@ fn a_node_is_a_target(#[case] node: NodeView, #[case] wanted: Option<Exclusion>)
 #[test]
 fn a_plugin_that_targets_instances_needs_no_addresses() {
     let node = with(|node| node.addresses.clear());
-    let plugin = Description { targets: TargetKind::Instance, ..description() };
+    let plugin = Description {
+        targets: TargetKind::Instance,
+        ..description()
+    };
     assert_eq!(exclusion(&node, &plugin), None);
 }
 
@@ -68,7 +79,10 @@ fn a_plugin_that_targets_instances_needs_no_addresses() {
 #[case::excluded(label("true"), true)]
 #[case::tainted_again(node("n1"), true)]
 fn a_change_of_a_node_reaches_the_load_balancers(#[case] new: NodeView, #[case] wanted: bool) {
-    let plugin = Description { label_keys: KeySet(vec!["rack".to_owned()]), ..description() };
+    let plugin = Description {
+        label_keys: KeySet(vec!["rack".to_owned()]),
+        ..description()
+    };
     assert_eq!(matters(Some(&good()), Some(&new), &plugin), wanted);
 }
 
@@ -81,7 +95,10 @@ fn a_target_that_goes_matters_and_a_non_target_does_not() {
 
 #[test]
 fn cp_only_says_why_there_is_no_target() {
-    let nodes: Vec<Arc<NodeView>> = (0..3).map(|_| Arc::new(label(""))).chain([Arc::new(node("n9"))]).collect();
+    let nodes: Vec<Arc<NodeView>> = (0..3)
+        .map(|_| Arc::new(label("")))
+        .chain([Arc::new(node("n9"))])
+        .collect();
     let selection = select(&nodes, &description());
     assert!(selection.set.members.is_empty());
     assert_eq!(

@@ -14,7 +14,12 @@ use crate::outcome::{Next, SLOW, WriteFailure};
 use crate::service::plan::{Conclusion, Performed, Standing, Step, Then, conclude};
 
 fn failure(reason: Option<Reason>) -> Failure {
-    Failure { reason, certainty: Certainty::Unknown, message: "quota of 5 reached".to_owned(), retry_after: None }
+    Failure {
+        reason,
+        certainty: Certainty::Unknown,
+        message: "quota of 5 reached".to_owned(),
+        retry_after: None,
+    }
 }
 
 fn ensured(outcome: Outcome) -> Ensured {
@@ -30,7 +35,10 @@ fn ensured(outcome: Outcome) -> Ensured {
 }
 
 fn in_progress(retry_after: Option<u64>) -> Outcome {
-    Outcome::InProgress { progress: "waiting for an address".to_owned(), retry_after: retry_after.map(Duration::from_secs) }
+    Outcome::InProgress {
+        progress: "waiting for an address".to_owned(),
+        retry_after: retry_after.map(Duration::from_secs),
+    }
 }
 
 fn concluded(case: &Case, performed: Performed) -> Conclusion {
@@ -65,14 +73,25 @@ fn an_ensure_that_came_to(
     assert_eq!((conclusion.then, reasons(&conclusion).as_slice()), (then, told));
     let memory = conclusion.memory.unwrap();
     assert_eq!(memory.open.is_some(), intent_open);
-    assert!(memory.sent.is_some(), "from now on something may stand in the cloud");
+    assert!(
+        memory.sent.is_some(),
+        "from now on something may stand in the cloud"
+    );
 }
 
 #[test]
 fn an_answer_about_an_older_spec_concludes_nothing() {
-    let answer = Ensured { spec_digest: Digest::received("older"), ..ensured(Outcome::Done) };
-    let memory = concluded(&Case::new(), Performed::Ensured(Ok(Box::new(answer)))).memory.unwrap();
-    assert_eq!((memory.standing, memory.open.is_some()), (Standing::Unknown, true));
+    let answer = Ensured {
+        spec_digest: Digest::received("older"),
+        ..ensured(Outcome::Done)
+    };
+    let memory = concluded(&Case::new(), Performed::Ensured(Ok(Box::new(answer))))
+        .memory
+        .unwrap();
+    assert_eq!(
+        (memory.standing, memory.open.is_some()),
+        (Standing::Unknown, true)
+    );
 }
 
 #[test]
@@ -102,15 +121,30 @@ fn deleted(outcome: Outcome, remaining: usize) -> Performed {
         origin: 1,
         revision: String::new(),
     };
-    Performed::Deleted(Ok(Deleted { outcome, remaining: (0..remaining).map(resource).collect() }))
+    Performed::Deleted(Ok(Deleted {
+        outcome,
+        remaining: (0..remaining).map(resource).collect(),
+    }))
 }
 
 #[rstest]
 #[case::done(deleted(Outcome::Done, 0), Then::Again, true)]
 #[case::sg_leak_is_not_done(deleted(Outcome::Done, 1), Then::Rest(Next::Backoff(Duration::ZERO)), false)]
-#[case::in_progress(deleted(in_progress(Some(7)), 1), Then::Rest(Next::After(Duration::from_secs(7))), false)]
-#[case::protected(deleted(Outcome::Protected(failure(None)), 1), Then::Rest(Next::Backoff(SLOW)), false)]
-#[case::failed(Performed::Deleted(Err(failure(Some(Reason::CloudUnavailable)))), Then::Rest(Next::Backoff(Duration::ZERO)), false)]
+#[case::in_progress(
+    deleted(in_progress(Some(7)), 1),
+    Then::Rest(Next::After(Duration::from_secs(7))),
+    false
+)]
+#[case::protected(
+    deleted(Outcome::Protected(failure(None)), 1),
+    Then::Rest(Next::Backoff(SLOW)),
+    false
+)]
+#[case::failed(
+    Performed::Deleted(Err(failure(Some(Reason::CloudUnavailable)))),
+    Then::Rest(Next::Backoff(Duration::ZERO)),
+    false
+)]
 fn a_delete_that_came_to(#[case] performed: Performed, #[case] then: Then, #[case] nothing_left: bool) {
     let conclusion = concluded(&Case::in_sync().with(deleting), performed);
     assert_eq!(conclusion.then, then);
@@ -123,7 +157,11 @@ fn a_delete_that_came_to(#[case] performed: Performed, #[case] then: Then, #[cas
 fn targets_of_a_vanished_load_balancer_mean_making_it_anew() {
     let mut case = Case::in_sync();
     case.targets = crate::service::targets::select(&[], &description());
-    let proof = AbsenceProof { complete: true, scopes: Vec::new(), freshness: Freshness::Direct };
+    let proof = AbsenceProof {
+        complete: true,
+        scopes: Vec::new(),
+        freshness: Freshness::Direct,
+    };
     let conclusion = concluded(&case, Performed::Updated(Ok(TargetsAnswer::Absent(proof))));
     assert_eq!(conclusion.then, Then::Again);
     case.memory = conclusion.memory.unwrap();
@@ -135,7 +173,10 @@ fn a_target_update_that_failed_keeps_the_old_targets_on_record() {
     let mut case = Case::in_sync();
     let before = case.memory.standing.clone();
     case.targets = crate::service::targets::select(&[], &description());
-    let conclusion = concluded(&case, Performed::Updated(Err(failure(Some(Reason::ProviderError)))));
+    let conclusion = concluded(
+        &case,
+        Performed::Updated(Err(failure(Some(Reason::ProviderError)))),
+    );
     assert_eq!(reasons(&conclusion), ["UpdateLoadBalancerFailed"]);
     assert_eq!(conclusion.memory.unwrap().standing, before);
 }

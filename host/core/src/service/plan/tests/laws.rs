@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::{Case, ingress, now};
+use super::{Case, absence, ingress, now};
 use crate::clock::Timestamp;
 use crate::cloud::{
     Certainty, Deleted, Ensured, Failure, LoadBalancerAnswer, Outcome, Reason, TargetsAnswer,
@@ -57,16 +57,24 @@ impl Model {
     fn new() -> Self {
         let mut case = Case::new();
         case.service = Some(service("s"));
-        Self { case, balancer: None, cloud_writes: 0, finalizer_was_on_at_every_cloud_write: true }
+        Self {
+            case,
+            balancer: None,
+            cloud_writes: 0,
+            finalizer_was_on_at_every_cloud_write: true,
+        }
     }
 
     fn happen(&mut self, happening: Happening) {
-        let Some(service) = self.case.service.as_mut() else { return };
+        let Some(service) = self.case.service.as_mut() else {
+            return;
+        };
         match happening {
             Happening::ChangePort(port) => service.spec.ports[0].port = port,
             Happening::ChangeNodes(count) => {
-                let nodes: Vec<_> =
-                    (0..count).map(|n| initialised_node(&format!("n{n}"), "10.0.0.1").into()).collect();
+                let nodes: Vec<_> = (0..count)
+                    .map(|n| initialised_node(&format!("n{n}"), "10.0.0.1").into())
+                    .collect();
                 self.case.targets = select(&nodes, &description());
             }
             // As the API server does: the status goes with the type.
@@ -93,29 +101,33 @@ impl Model {
 
     /// The API server removes what is deleted and has no finalizer.
     fn reap(&mut self) {
-        let gone = |s: &crate::service::view::ServiceView| s.is_deleting() && s.circumstances.finalizers.is_empty();
+        let gone =
+            |s: &crate::service::view::ServiceView| s.is_deleting() && s.circumstances.finalizers.is_empty();
         if self.case.service.as_ref().is_some_and(gone) {
             self.case.service = None;
         }
     }
 
     fn perform(&mut self, step: &Step, fault: Option<Happening>) -> Performed {
-        let unknown = Failure {
-            reason: Some(Reason::DeadlineExceeded),
-            certainty: Certainty::Unknown,
-            message: String::new(),
-            retry_after: None,
-        };
-        let refused = matches!(fault, Some(Happening::RefuseNextCall));
-        let lost = matches!(fault, Some(Happening::LoseNextAnswer));
-        let answer = |performed: Performed, failed: Performed| if lost { failed } else { performed };
+        if matches!(fault, Some(Happening::RefuseNextCall)) {
+            return failed(step);
+        }
+        if matches!(fault, Some(Happening::ConflictOnNextWrite))
+            && matches!(step, Step::WriteFinalizers { .. } | Step::WriteStatus { .. })
+        {
+            return Performed::Wrote(Err(WriteFailure::Conflict));
+        }
+        let performed = self.carry_out(step);
+        if matches!(fault, Some(Happening::LoseNextAnswer)) {
+            failed(step)
+        } else {
+            performed
+        }
+    }
+
+    fn carry_out(&mut self, step: &Step) -> Performed {
         match step {
             Step::Rest(_) | Step::Forget => Performed::Nothing,
-            Step::WriteFinalizers { .. } | Step::WriteStatus { .. }
-                if matches!(fault, Some(Happening::ConflictOnNextWrite)) =>
-            {
-                Performed::Wrote(Err(WriteFailure::Conflict))
-            }
             Step::WriteFinalizers { finalizers, .. } => {
                 if let Some(service) = self.case.service.as_mut() {
                     service.circumstances.finalizers.clone_from(finalizers);
@@ -129,51 +141,46 @@ impl Model {
                 }
                 Performed::Wrote(Ok(()))
             }
-            Step::Look(_) if refused || lost => Performed::Looked(Err(unknown)),
             Step::Look(_) => Performed::Looked(Ok(match self.balancer {
                 Some(_) => LoadBalancerAnswer::Unverified,
-                None => super::absent(),
+                None => LoadBalancerAnswer::Absent(absence()),
             })),
-            Step::Ensure { .. } if refused => Performed::Ensured(Err(unknown)),
             Step::Ensure { spec_digest, .. } => {
                 let wanted = (spec_digest.clone(), self.case.targets.set.digest.clone());
                 if self.balancer.as_ref() != Some(&wanted) {
                     self.write(Some(wanted));
                 }
-                let done = Ensured {
-                    outcome: Outcome::Done,
-                    spec_digest: spec_digest.clone(),
-                    ingress: Some(ingress("127.0.10.1")),
-                    resources: Vec::new(),
-                    target_problems: Vec::new(),
-                    port_problems: Vec::new(),
-                    failure: None,
-                };
-                answer(Performed::Ensured(Ok(Box::new(done))), Performed::Ensured(Err(unknown)))
+                Performed::Ensured(Ok(Box::new(ensured(spec_digest))))
             }
-            Step::UpdateTargets { .. } if refused => Performed::Updated(Err(unknown)),
             Step::UpdateTargets { .. } => {
                 let Some((spec, _)) = self.balancer.clone() else {
-                    let LoadBalancerAnswer::Absent(proof) = super::absent() else { panic!("absent is absent") };
-                    return Performed::Updated(Ok(TargetsAnswer::Absent(proof)));
+                    return Performed::Updated(Ok(TargetsAnswer::Absent(absence())));
                 };
                 self.write(Some((spec, self.case.targets.set.digest.clone())));
-                let done = TargetsAnswer::Outcome { outcome: Outcome::Done, target_problems: Vec::new() };
-                answer(Performed::Updated(Ok(done)), Performed::Updated(Err(unknown)))
+                let (outcome, target_problems) = (Outcome::Done, Vec::new());
+                Performed::Updated(Ok(TargetsAnswer::Outcome {
+                    outcome,
+                    target_problems,
+                }))
             }
-            Step::Delete { .. } if refused => Performed::Deleted(Err(unknown)),
             Step::Delete { .. } => {
                 if self.balancer.is_some() {
                     self.write(None);
                 }
-                let done = Deleted { outcome: Outcome::Done, remaining: Vec::new() };
-                answer(Performed::Deleted(Ok(done)), Performed::Deleted(Err(unknown)))
+                Performed::Deleted(Ok(Deleted {
+                    outcome: Outcome::Done,
+                    remaining: Vec::new(),
+                }))
             }
         }
     }
 
     fn write(&mut self, balancer: Option<(Digest, Digest)>) {
-        let held = self.case.service.as_ref().is_some_and(|s| s.has_finalizer(CLEANUP_FINALIZER));
+        let held = self
+            .case
+            .service
+            .as_ref()
+            .is_some_and(|s| s.has_finalizer(CLEANUP_FINALIZER));
         if balancer.is_some() && !held {
             self.finalizer_was_on_at_every_cloud_write = false;
         }
@@ -189,7 +196,9 @@ impl Model {
             if let Performed::Looked(Ok(looked)) = &performed {
                 self.case.looked = Some(looked.clone());
             }
-            let conclusion = self.case.observed(|observed| conclude(observed, &step, performed));
+            let conclusion = self
+                .case
+                .observed(|observed| conclude(observed, &step, performed));
             self.case.memory = conclusion.memory.unwrap_or_default();
             match conclusion.then {
                 Then::Rest(Next::AwaitChange) => return Some(()),
@@ -201,6 +210,42 @@ impl Model {
             self.case.looked = None;
         }
         None
+    }
+}
+
+fn ensured(spec_digest: &Digest) -> Ensured {
+    Ensured {
+        outcome: Outcome::Done,
+        spec_digest: spec_digest.clone(),
+        ingress: Some(ingress("127.0.10.1")),
+        resources: Vec::new(),
+        target_problems: Vec::new(),
+        port_problems: Vec::new(),
+        failure: None,
+    }
+}
+
+/// What the caller sees of a step whose answer got lost, or whose call never arrived.
+fn failed(step: &Step) -> Performed {
+    let unknown = Failure {
+        reason: Some(Reason::DeadlineExceeded),
+        certainty: Certainty::Unknown,
+        message: String::new(),
+        retry_after: None,
+    };
+    let message = String::new();
+    match step {
+        Step::Rest(_) | Step::Forget => Performed::Nothing,
+        Step::WriteFinalizers { .. } | Step::WriteStatus { .. } => {
+            Performed::Wrote(Err(WriteFailure::Unavailable {
+                message,
+                retry_after: None,
+            }))
+        }
+        Step::Look(_) => Performed::Looked(Err(unknown)),
+        Step::Ensure { .. } => Performed::Ensured(Err(unknown)),
+        Step::UpdateTargets { .. } => Performed::Updated(Err(unknown)),
+        Step::Delete { .. } => Performed::Deleted(Err(unknown)),
     }
 }
 
