@@ -13,6 +13,7 @@ pub mod duration;
 pub mod election;
 pub mod endpoint;
 pub mod ids;
+pub mod lane;
 pub mod node;
 pub mod outcome;
 pub mod ownership;

@@ -1,6 +1,4 @@
-//! The lane of one controller: opens its queue while this host leads and the plugin takes work, and runs its workers.
-//!
-//! A new term forgets everything and looks at every object; a new session looks at every object again.
+//! The lane of one controller: its workers, and its queue, which `bulkhead_core::lane` opens and closes.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,6 +6,7 @@ use std::time::Duration;
 
 use bulkhead_core::cloud::{Capability, Description};
 use bulkhead_core::election::Epoch;
+use bulkhead_core::lane::{Lane, Order, Situation};
 use bulkhead_core::outcome::Next;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::watch;
@@ -100,15 +99,6 @@ async fn work<C: Controller>(controller: Arc<C>, stop: CancellationToken) {
     }
 }
 
-/// What a lane has seen last.
-#[derive(Debug, Default)]
-struct Seen {
-    epoch: Option<Epoch>,
-    session: u64,
-    /// The session of which it was said that the plugin lacks the capability.
-    lacking: u64,
-}
-
 async fn keep<C: Controller>(controller: Arc<C>, mut conditions: Conditions) {
     let mut tick = tokio::time::interval(TICK);
     let mut complete = pin!(all_ready(std::mem::take(&mut conditions.stores)));
@@ -119,10 +109,14 @@ async fn keep<C: Controller>(controller: Arc<C>, mut conditions: Conditions) {
             _ = tick.tick() => conditions.heartbeat.beat(),
         }
     }
-    let mut seen = Seen::default();
+    let mut lane = Lane::default();
+    let mut lacking = None;
     loop {
-        let open = look(&*controller, &mut conditions, &mut seen);
-        conditions.running.set(i64::from(open));
+        let now = situation::<C>(&mut conditions, &mut lacking);
+        for order in lane.step(&now) {
+            conditions.running.set(i64::from(order == Order::Open));
+            obey(&*controller, &order);
+        }
         tokio::select! {
             changed = conditions.standing.changed() => if changed.is_err() { return },
             changed = conditions.session.changed() => if changed.is_err() { return },
@@ -138,43 +132,36 @@ async fn keep<C: Controller>(controller: Arc<C>, mut conditions: Conditions) {
     }
 }
 
-/// Opens or closes the lane, by what holds now; whether it is open.
-fn look<C: Controller>(controller: &C, conditions: &mut Conditions, seen: &mut Seen) -> bool {
+fn situation<C: Controller>(conditions: &mut Conditions, lacking: &mut Option<u64>) -> Situation {
     let leading = match &*conditions.standing.borrow_and_update() {
         Standing::Leading(term) => Some(term.epoch.clone()),
         Standing::Standby | Standing::Draining(_) => None,
     };
-    let session = conditions.session.borrow_and_update().clone();
-    let able = session.description.as_deref().is_some_and(|it| is_able::<C>(it, session.session, seen));
-    let open = leading.is_some() && session.state.takes_work() && able;
-    if !open {
-        controller.queue().pause();
-    }
-    if leading.is_some() && leading != seen.epoch {
-        controller.queue().clear();
-        if let Some(epoch) = &leading {
+    let view = conditions.session.borrow_and_update();
+    let is_able = view.description.as_deref().is_some_and(|it| is_able::<C>(it, view.session, lacking));
+    Situation { leading, session: view.session, takes_work: view.state.takes_work() && is_able }
+}
+
+fn obey<C: Controller>(controller: &C, order: &Order) {
+    match order {
+        Order::Close => controller.queue().pause(),
+        Order::BeginTerm(epoch) => {
+            controller.queue().clear();
             controller.begin_term(epoch);
+            controller.add_all();
         }
-        controller.add_all();
-        seen.epoch = leading;
-        seen.session = session.session;
+        Order::LookAgain => {
+            controller.queue().wake_backoffs();
+            controller.add_all();
+        }
+        Order::Open => controller.queue().resume(),
     }
-    if open && session.session != seen.session {
-        controller.queue().wake_backoffs();
-        controller.add_all();
-        seen.session = session.session;
-    }
-    if open {
-        controller.queue().resume();
-    }
-    open
 }
 
 /// Whether the plugin declares what the controller needs; if not, one line says so for each session.
-fn is_able<C: Controller>(description: &Description, session: u64, seen: &mut Seen) -> bool {
+fn is_able<C: Controller>(description: &Description, session: u64, lacking: &mut Option<u64>) -> bool {
     let able = description.can(C::CAPABILITY);
-    if !able && seen.lacking != session {
-        seen.lacking = session;
+    if !able && lacking.replace(session) != Some(session) {
         tracing::info!(
             controller = C::NAME,
             plugin = description.provider,
