@@ -19,5 +19,8 @@ pub fn wall() -> Timestamp {
 
 /// A kernel time as a duration; the parts that a clock never makes negative are taken as zero if it did.
 fn span(time: Timespec) -> Duration {
-    Duration::new(time.tv_sec.try_into().unwrap_or(0), time.tv_nsec.try_into().unwrap_or(0))
+    Duration::new(
+        time.tv_sec.try_into().unwrap_or(0),
+        time.tv_nsec.try_into().unwrap_or(0),
+    )
 }

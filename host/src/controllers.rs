@@ -7,14 +7,16 @@ pub mod service;
 
 use bulkhead_core::outcome::WriteFailure;
 
-use crate::kube::error::ApiError;
 use crate::kube::events::EventRecorder;
-use crate::kube::writer::Writer;
+use crate::kube::views::View;
+use crate::kube::writer::{Write, Writer};
 use crate::leader::{Leadership, Permit};
 use crate::plugin::PluginHandle;
 
-/// Conflicts in one pass before the key is put back.
-const ROUNDS: usize = 12;
+/// Steps of one pass before the key is put back; the longest way to rest has five.
+const STEPS: usize = 12;
+/// How often one pass reads its object again after a conflict (design: five times, then the queue).
+const CONFLICTS: usize = 5;
 
 /// What every controller performs its effects with.
 #[derive(Clone, Debug)]
@@ -30,17 +32,16 @@ pub struct Effects {
 }
 
 impl Effects {
-    /// Performs one write to the API server under a permit of its own. It is given up when the permit is lost.
-    async fn write<V>(
-        &self,
-        call: impl Future<Output = Result<V, ApiError>>,
-    ) -> Result<V, WriteFailure> {
+    /// Performs one write to the API server under a permit of its own, asked for when nothing is left to wait for. It is
+    /// given up when the permit is lost.
+    async fn write<V: View>(&self, write: Write<V>) -> Result<V, WriteFailure> {
+        let placed = write.place().await?;
         let Some(Permit { lost, .. }) = self.leadership.permit() else {
             return Err(WriteFailure::NotLeading);
         };
         tokio::select! {
             () = lost.cancelled() => Err(WriteFailure::NotLeading),
-            result = call => result.map_err(WriteFailure::from),
+            result = placed.send() => result.map_err(WriteFailure::from),
         }
     }
 }

@@ -157,8 +157,6 @@ pub struct ServiceMetrics {
     pub loadbalancer_syncs: Counter,
     /// Node changes whose update failed for at least one Service.
     pub nodesync_errors: Counter,
-    /// Seconds that one node change takes over all Services.
-    pub nodesync_latency: Histogram,
     /// Seconds that one Service's target update takes.
     pub update_latency: Histogram,
 }
@@ -171,7 +169,6 @@ impl ServiceMetrics {
         let new = Self {
             loadbalancer_syncs: Counter::default(),
             nodesync_errors: Counter::default(),
-            nodesync_latency: latencies(),
             update_latency: latencies(),
         };
         registry.register(
@@ -183,11 +180,6 @@ impl ServiceMetrics {
             "service_controller_nodesync_error",
             "Changes of nodes whose update failed for at least one Service",
             new.nodesync_errors.clone(),
-        );
-        registry.register(
-            "service_controller_nodesync_latency_seconds",
-            "How long one change of nodes takes over all Services",
-            new.nodesync_latency.clone(),
         );
         registry.register(
             "service_controller_update_loadbalancer_host_latency_seconds",
@@ -258,14 +250,27 @@ impl PluginMetrics {
 
 impl Observer for PluginMetrics {
     fn call(&self, plugin: &str, verb: &'static str, result: &'static str, took: Duration) {
-        let labels = CallLabels { plugin: plugin.to_owned(), verb, result };
+        let labels = CallLabels {
+            plugin: plugin.to_owned(),
+            verb,
+            result,
+        };
         self.calls.get_or_create(&labels).inc();
-        let labels = PluginVerbLabels { plugin: plugin.to_owned(), verb };
-        self.call_duration.get_or_create(&labels).observe(took.as_secs_f64());
+        let labels = PluginVerbLabels {
+            plugin: plugin.to_owned(),
+            verb,
+        };
+        self.call_duration
+            .get_or_create(&labels)
+            .observe(took.as_secs_f64());
     }
 
     fn session(&self, plugin: &str) {
-        self.sessions.get_or_create(&PluginLabels { plugin: plugin.to_owned() }).inc();
+        self.sessions
+            .get_or_create(&PluginLabels {
+                plugin: plugin.to_owned(),
+            })
+            .inc();
     }
 }
 

@@ -30,7 +30,7 @@ pub use self::client::{Ensure, PluginHandle, Right};
 pub use self::connect::ConnectError;
 pub use self::convert::Violation;
 pub use self::process::SpawnError;
-pub use self::session::{SessionState, SessionView};
+pub use self::session::{Led, SessionState, SessionView};
 
 use crate::leader::Standing;
 use crate::tasks::Tasks;

@@ -127,19 +127,15 @@ impl<K: Clone + Ord> Queue<K> {
         }
     }
 
-    /// Closes the lane: keys are remembered, none is handed out.
-    pub fn pause(&self) {
-        self.shared.update(|schedule| schedule.set_paused(true));
+    /// Forgets every key and every failure, and takes none until it is opened: a queue that nobody works on must not
+    /// grow. Keys in work stay in work; how they end is not remembered.
+    pub fn close(&self) {
+        self.shared.update(Schedule::close);
     }
 
-    /// Opens the lane again.
-    pub fn resume(&self) {
-        self.shared.update(|schedule| schedule.set_paused(false));
-    }
-
-    /// Forgets every key and every failure. Keys in work stay in work; how they end is not remembered.
-    pub fn clear(&self) {
-        self.shared.update(Schedule::clear);
+    /// Takes keys again. Whoever opens it adds what there is to do.
+    pub fn open(&self) {
+        self.shared.update(Schedule::open);
     }
 
     /// Makes every key in backoff due now and forgets its failures: what they failed on is back.

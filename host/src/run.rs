@@ -9,10 +9,11 @@ use std::time::Duration;
 use bulkhead_core::election::Timing;
 use prometheus_client::registry::Registry;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
 
+use self::assemble::Watching;
+use self::end::{Deadline, hand_over};
 use crate::admin::{self, Reviewers, Sources};
-use crate::config::{AdminConfig, ApiConfig, Config};
+use crate::config::{AdminConfig, ApiConfig, ApiRate, Config};
 use crate::exit::Exit;
 use crate::kube::bucket::Rate;
 use crate::kube::client::{ConnectError, Connection, KubeOptions, connect};
@@ -25,10 +26,9 @@ use crate::tasks::Tasks;
 use crate::telemetry::Chain;
 
 mod assemble;
+mod end;
 mod show;
 
-/// How long what holds no right to write may take to end.
-const LAST_STAGES: Duration = Duration::from_secs(8);
 /// Announcements of the election that wait to become Events.
 const ANNOUNCEMENTS: usize = 16;
 
@@ -51,7 +51,12 @@ pub async fn run(config: Config) -> Exit {
         }
     };
     let all = Tasks::new();
-    let stages = Stages { workers: all.below(), base: all.below(), admin: all.below(), all };
+    let stages = Stages {
+        workers: all.below(),
+        base: all.below(),
+        admin: all.below(),
+        all,
+    };
     let grace = config.shutdown_grace;
     let host = tokio::select! {
         started = start(config, &stages) => match started {
@@ -96,22 +101,26 @@ async fn start(config: Config, stages: &Stages) -> Result<Host, Exit> {
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
     let health = Health::default();
+    let watching = Watching::new(metrics, health.clone());
     let listener = match config.admin.clone() {
         Some(admin) => Some(bind(admin).await?),
         None => None,
     };
-    let api = reach(&config.api, "bulkhead").await?;
+    let api = reach(&config.api, "bulkhead", config.api.rate).await?;
     if let (Some(listener), Some(admin)) = (listener, &config.admin) {
         let reviewers = Reviewers {
             tokens: Some(reviewer(&api, admin.access.authentication_kubeconfig.as_ref()).await?),
             access: Some(reviewer(&api, admin.access.authorization_kubeconfig.as_ref()).await?),
         };
-        let sources = Sources { health: health.clone(), registry: Arc::new(registry) };
+        let sources = Sources {
+            health: health.clone(),
+            registry: Arc::new(registry),
+        };
         listener.serve(sources, reviewers, &stages.admin);
     }
-    // Election has a client of its own: a flood of other requests must not cost the lease.
-    let election = reach(&config.api, "bulkhead/leader-election").await?;
-    Ok(assemble::assemble(config, api, election, assemble::Watching { metrics, health }, stages).await)
+    // Election has a client of its own, and no rate: a flood of other requests must not cost the lease.
+    let election = reach(&config.api, "bulkhead/leader-election", None).await?;
+    Ok(assemble::assemble(config, api, election, watching, stages).await)
 }
 
 async fn bind(admin: AdminConfig) -> Result<admin::Listener, Exit> {
@@ -121,11 +130,14 @@ async fn bind(admin: AdminConfig) -> Result<admin::Listener, Exit> {
     })
 }
 
-async fn reach(api: &ApiConfig, user_agent: &str) -> Result<Connection, Exit> {
+async fn reach(api: &ApiConfig, user_agent: &str, rate: Option<ApiRate>) -> Result<Connection, Exit> {
     let options = KubeOptions {
         kubeconfig: api.kubeconfig.clone(),
         master: api.master.clone(),
-        rate: api.rate.map(|rate| Rate { per_second: rate.per_second, burst: rate.burst }),
+        rate: rate.map(|rate| Rate {
+            per_second: rate.per_second,
+            burst: rate.burst,
+        }),
         user_agent: format!("{user_agent}/{}", env!("CARGO_PKG_VERSION")),
     };
     connect(&options).await.map_err(|error| refused(&error))
@@ -133,14 +145,19 @@ async fn reach(api: &ApiConfig, user_agent: &str) -> Result<Connection, Exit> {
 
 /// The client for one kind of review: a kubeconfig of its own, else the host's.
 async fn reviewer(api: &Connection, kubeconfig: Option<&std::path::PathBuf>) -> Result<::kube::Client, Exit> {
-    let Some(path) = kubeconfig else { return Ok(api.client.clone()) };
+    let Some(path) = kubeconfig else {
+        return Ok(api.client.clone());
+    };
     let options = KubeOptions {
         kubeconfig: Some(path.clone()),
         master: None,
         rate: None,
         user_agent: format!("bulkhead/{}", env!("CARGO_PKG_VERSION")),
     };
-    connect(&options).await.map(|connection| connection.client).map_err(|error| refused(&error))
+    connect(&options)
+        .await
+        .map(|connection| connection.client)
+        .map_err(|error| refused(&error))
 }
 
 fn refused(error: &ConnectError) -> Exit {
@@ -174,23 +191,19 @@ fn elect(
     }
 }
 
-/// The order of an end: no new work; `Lead(0)` to plugins; the answers of running calls; the lease; the rest.
+/// The order of an end: no new work; `Lead(0)` to plugins; the answers of running calls; the lease; the rest. All of it
+/// within `grace`.
 async fn end(host: &Host, stages: &Stages, grace: Duration) -> Exit {
+    let deadline = Deadline::after(grace);
     host.leadership.begin_drain();
-    if let Err(running) = stages.workers.stop(grace).await {
-        tracing::error!("ending without releasing the lease, since calls have not ended: {running}");
+    let workers = stages.workers.stop(deadline.left_to_hand_over());
+    let release = host.leadership.release();
+    if let Err(why) = hand_over(deadline, workers, host.plugin.stood_down(), release).await {
+        tracing::error!("ending without releasing the lease: {why}");
         return Exit::Forced;
     }
-    if timeout(LAST_STAGES, host.plugin.stood_down()).await.is_err() {
-        tracing::warn!("the plugin has not answered that it stands down; its right to write ends by itself");
-    }
-    match timeout(LAST_STAGES, host.leadership.release()).await {
-        Ok(Ok(_)) => {}
-        Ok(Err(error)) => tracing::warn!("{}", Chain(&error)),
-        Err(_) => tracing::warn!("the lease was not released: the API server does not answer"),
-    }
     for stage in [&stages.base, &stages.admin] {
-        if let Err(running) = stage.stop(LAST_STAGES).await {
+        if let Err(running) = stage.stop(deadline.left()).await {
             tracing::warn!("ending although tasks have not: {running}");
         }
     }

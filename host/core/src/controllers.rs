@@ -60,16 +60,6 @@ impl Controller {
         }
     }
 
-    /// The plugin capability without which the controller has nothing to do; `None` if it needs no cloud.
-    pub const fn capability(self) -> Option<&'static str> {
-        match self {
-            Self::CloudNode | Self::CloudNodeLifecycle => Some("instances"),
-            Self::ServiceLb => Some("lb"),
-            Self::NodeRoute => Some("routes"),
-            Self::NodeIpam => None,
-        }
-    }
-
     /// The controller with this canonical name or alias.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL
@@ -115,11 +105,6 @@ pub enum Verdict {
     Deselected,
     /// `*` covers it, but this version does not have it: worth one line.
     NotBuilt,
-    /// The plugin does not declare the capability that it needs: worth one line, and no retry.
-    Lacks {
-        /// The missing capability.
-        capability: &'static str,
-    },
 }
 
 impl Verdict {
@@ -128,9 +113,6 @@ impl Verdict {
         match self {
             Self::On | Self::Deselected => None,
             Self::NotBuilt => Some(format!("{controller} is off: not built yet")),
-            Self::Lacks { capability } => Some(format!(
-                "{controller} is off: the plugin does not declare the capability {capability}"
-            )),
         }
     }
 }
@@ -198,18 +180,12 @@ impl Selection {
             .map(|(_, choice)| *choice)
     }
 
-    /// What becomes of `controller`, with a plugin whose declared capabilities are those for which `declares`
-    /// is true.
-    pub fn verdict(&self, controller: Controller, declares: impl Fn(&str) -> bool) -> Verdict {
-        if self.named(controller).unwrap_or(self.others) == Choice::Off {
-            return Verdict::Deselected;
-        }
-        if !controller.is_built() {
-            return Verdict::NotBuilt;
-        }
-        match controller.capability() {
-            Some(capability) if !declares(capability) => Verdict::Lacks { capability },
-            _ => Verdict::On,
+    /// What becomes of `controller`. Whether the plugin can do what it needs is known only when there is one.
+    pub fn verdict(&self, controller: Controller) -> Verdict {
+        match self.named(controller).unwrap_or(self.others) {
+            Choice::Off => Verdict::Deselected,
+            Choice::On if controller.is_built() => Verdict::On,
+            Choice::On => Verdict::NotBuilt,
         }
     }
 }

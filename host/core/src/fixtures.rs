@@ -121,6 +121,5 @@ pub(crate) fn service(name: &str) -> ServiceView {
             ..Circumstances::default()
         },
         ingress: Vec::new(),
-        condition_types: Vec::new(),
     }
 }

@@ -16,16 +16,14 @@ pub struct Situation {
     pub takes_work: bool,
 }
 
-/// What to do with the controller's queue, in this order.
+/// What to do with the controller and its queue, in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Hand out nothing.
+    /// Hand out nothing, take nothing, forget every key.
     Close,
-    /// Forget everything, and put every object in.
+    /// Forget what an earlier term remembered.
     BeginTerm(Epoch),
-    /// End every pause after a failure, and put every object in.
-    LookAgain,
-    /// Hand out what is due.
+    /// Put every object in and hand them out.
     Open,
 }
 
@@ -33,34 +31,37 @@ pub enum Order {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lane {
     epoch: Option<Epoch>,
-    session: u64,
+    /// The session for which it is open.
+    open: Option<u64>,
 }
 
 impl Lane {
     /// What to do now that the situation is this.
     pub fn step(&mut self, now: &Situation) -> Vec<Order> {
-        let is_open = now.leading.is_some() && now.takes_work;
-        let mut orders = Vec::new();
-        if !is_open {
-            orders.push(Order::Close);
-        }
-        if let Some(epoch) = now
+        let wanted = (now.leading.is_some() && now.takes_work).then_some(now.session);
+        let new_term = now
             .leading
             .as_ref()
-            .filter(|epoch| Some(*epoch) != self.epoch.as_ref())
-        {
+            .filter(|epoch| Some(*epoch) != self.epoch.as_ref());
+        let mut orders = Vec::new();
+        if self.open.is_some() && (wanted != self.open || new_term.is_some()) {
+            orders.push(Order::Close);
+            self.open = None;
+        }
+        if let Some(epoch) = new_term {
             orders.push(Order::BeginTerm(epoch.clone()));
             self.epoch = Some(epoch.clone());
-            self.session = now.session;
         }
-        if is_open {
-            if now.session != self.session {
-                orders.push(Order::LookAgain);
-                self.session = now.session;
-            }
+        if wanted.is_some() && self.open.is_none() {
             orders.push(Order::Open);
+            self.open = wanted;
         }
         orders
+    }
+
+    /// Whether the controller works.
+    pub const fn is_open(&self) -> bool {
+        self.open.is_some()
     }
 }
 
@@ -86,35 +87,37 @@ mod tests {
         }
     }
 
-    /// What a lane in term 1 with session 1 does next.
+    /// What a lane that works in term 1 with session 1 does next.
     #[rstest]
-    #[case::nothing_new(situation(Some(1), 1, true), vec![Order::Open])]
+    #[case::nothing_new(situation(Some(1), 1, true), vec![])]
     #[case::plugin_dies(situation(Some(1), 1, false), vec![Order::Close])]
-    #[case::another_process_at_the_same_path(situation(Some(1), 2, true), vec![Order::LookAgain, Order::Open])]
+    #[case::another_process_at_the_same_path(situation(Some(1), 2, true), vec![Order::Close, Order::Open])]
     #[case::another_process_not_ready_yet(situation(Some(1), 2, false), vec![Order::Close])]
     #[case::leadership_lost(situation(None, 1, true), vec![Order::Close])]
-    #[case::won_anew(situation(Some(2), 1, true), vec![Order::BeginTerm(epoch(2)), Order::Open])]
+    #[case::won_anew(situation(Some(2), 1, true), vec![Order::Close, Order::BeginTerm(epoch(2)), Order::Open])]
     #[case::won_anew_without_a_plugin(situation(Some(2), 1, false), vec![Order::Close, Order::BeginTerm(epoch(2))])]
-    #[case::won_anew_with_another_session(situation(Some(2), 2, true), vec![Order::BeginTerm(epoch(2)), Order::Open])]
     fn a_working_lane(#[case] now: Situation, #[case] orders: Vec<Order>) {
         let mut lane = Lane::default();
-        lane.step(&situation(Some(1), 1, true));
+        assert_eq!(
+            lane.step(&situation(Some(1), 1, true)),
+            [Order::BeginTerm(epoch(1)), Order::Open]
+        );
         assert_eq!(lane.step(&now), orders);
     }
 
     #[test]
-    fn every_object_is_looked_at_once_for_each_session_however_often_it_is_told() {
+    fn a_standby_does_nothing_however_often_it_is_told() {
         let mut lane = Lane::default();
-        let mut looks = 0;
-        for session in [1, 1, 2, 2, 2, 3] {
-            for takes_work in [false, true, true] {
-                let orders = lane.step(&situation(Some(1), session, takes_work));
-                looks += orders
-                    .iter()
-                    .filter(|it| matches!(it, Order::BeginTerm(_) | Order::LookAgain))
-                    .count();
-            }
+        for session in [1, 1, 2] {
+            assert_eq!(lane.step(&situation(None, session, true)), []);
         }
-        assert_eq!(looks, 3);
+    }
+
+    #[test]
+    fn a_term_is_remembered_while_the_plugin_is_away() {
+        let mut lane = Lane::default();
+        lane.step(&situation(Some(1), 1, true));
+        lane.step(&situation(Some(1), 1, false));
+        assert_eq!(lane.step(&situation(Some(1), 2, true)), [Order::Open]);
     }
 }

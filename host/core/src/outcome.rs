@@ -60,17 +60,18 @@ impl Notice {
 pub struct Told(Vec<Notice>);
 
 impl Told {
-    /// Those of `notices` that are news: one that repeats the last with its reason is not, until [`Told::clear`].
-    pub fn news(&mut self, notices: Vec<Notice>) -> Vec<Notice> {
-        let mut news = Vec::new();
-        for notice in notices {
-            if self.0.contains(&notice) {
-                continue;
-            }
-            self.0.retain(|told| told.reason != notice.reason);
-            self.0.push(notice.clone());
-            news.push(notice);
-        }
+    /// Those of `notices` that are news: what repeats what was last told with its reason is not, until [`Told::clear`].
+    pub fn news(&mut self, notices: &[Notice]) -> Vec<Notice> {
+        let stays = |told: &Notice| {
+            notices.contains(told) || !notices.iter().any(|notice| notice.reason == told.reason)
+        };
+        let news: Vec<Notice> = notices
+            .iter()
+            .filter(|notice| !self.0.contains(notice))
+            .cloned()
+            .collect();
+        self.0.retain(stays);
+        self.0.extend(news.iter().cloned());
         news
     }
 
@@ -133,9 +134,10 @@ pub fn after_write(failure: &WriteFailure, reason: &'static str, what: &str) -> 
             return AfterWrite::Reread;
         }
         WriteFailure::NotLeading => {
+            // The next term begins anew; but a permit may also be missing for a moment only.
             return AfterWrite::Rest {
                 notices: Vec::new(),
-                next: Next::AwaitChange,
+                next: Next::After(PERMIT_PAUSE),
             };
         }
         WriteFailure::Invalid { field, message } => {
@@ -154,6 +156,9 @@ pub fn after_write(failure: &WriteFailure, reason: &'static str, what: &str) -> 
         next: Next::Backoff(floor),
     }
 }
+
+/// Pause where no permit was given.
+pub const PERMIT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Pause where only a person, or a change of the object, can help.
 pub const SLOW: Duration = Duration::from_secs(300);
@@ -174,16 +179,27 @@ mod tests {
     #[test]
     fn nothing_is_told_twice_in_a_row_until_all_is_well() {
         let mut told = Told::default();
-        let quota = || vec![Notice::warning("SyncLoadBalancerFailed", "quota")];
-        assert_eq!(told.news(quota()).len(), 1);
-        assert_eq!(told.news(quota()).len(), 0);
+        let quota = || [Notice::warning("SyncLoadBalancerFailed", "quota")];
+        assert_eq!(told.news(&quota()).len(), 1);
+        assert_eq!(told.news(&quota()).len(), 0);
         assert_eq!(
-            told.news(vec![Notice::warning("SyncLoadBalancerFailed", "other")])
+            told.news(&[Notice::warning("SyncLoadBalancerFailed", "other")])
                 .len(),
             1
         );
-        assert_eq!(told.news(quota()).len(), 1, "back again is news");
+        assert_eq!(told.news(&quota()).len(), 1, "back again is news");
         told.clear();
-        assert_eq!(told.news(quota()).len(), 1);
+        assert_eq!(told.news(&quota()).len(), 1);
+    }
+
+    #[test]
+    fn two_notices_with_one_reason_do_not_make_each_other_news() {
+        let mut told = Told::default();
+        let both = [
+            Notice::warning("SyncLoadBalancerFailed", "a"),
+            Notice::warning("SyncLoadBalancerFailed", "b"),
+        ];
+        assert_eq!(told.news(&both).len(), 2);
+        assert_eq!(told.news(&both).len(), 0);
     }
 }

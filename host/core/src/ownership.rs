@@ -37,41 +37,55 @@ pub fn of_node(node: &NodeView, plugin: &Description) -> NodeOwner {
 pub enum ServiceOwner {
     /// It asks for a load balancer of a class of ours; this finalizer keeps it.
     Wants(&'static str),
-    /// It is to have none any more, but still carries this finalizer of ours.
-    Leaves(&'static str),
-    /// It is being deleted, and no finalizer of ours is on it any more: whatever holds it now, it is not us.
-    Released,
+    /// It is to have none any more, and a finalizer that is surely ours is still on.
+    Leaves,
     /// It carries upstream's finalizer and no longer says which class it had: ours only if the plugin knows it.
     MayLeave,
-    /// Nothing of ours.
+    /// Nothing of ours keeps it.
     Foreign,
 }
 
 /// Whose the load balancer of `service` is, for the plugin described.
 pub fn of_service(service: &ServiceView, plugin: &Description) -> ServiceOwner {
-    let serves = |class: &str| plugin.classes.iter().any(|served| served == class);
-    if service.is_load_balancer {
-        if !serves(&service.spec.class) {
-            return ServiceOwner::Foreign;
-        }
+    let has_class_finalizer = service.has_finalizer(CLASS_FINALIZER);
+    if service.is_load_balancer && serves(plugin, &service.spec.class) {
         let finalizer = if service.spec.class.is_empty() {
             CLEANUP_FINALIZER
         } else {
             CLASS_FINALIZER
         };
-        return match (service.is_deleting(), service.has_finalizer(finalizer)) {
-            (false, _) => ServiceOwner::Wants(finalizer),
-            (true, true) => ServiceOwner::Leaves(finalizer),
-            (true, false) => ServiceOwner::Released,
+        return if !service.is_deleting() {
+            ServiceOwner::Wants(finalizer)
+        } else if our_finalizers(service, plugin).is_empty() {
+            // Whatever holds it now, it is not us: never put a finalizer on what is being deleted.
+            ServiceOwner::Foreign
+        } else {
+            ServiceOwner::Leaves
         };
     }
-    if service.has_finalizer(CLASS_FINALIZER) {
-        ServiceOwner::Leaves(CLASS_FINALIZER)
-    } else if service.has_finalizer(CLEANUP_FINALIZER) && serves("") {
+    if has_class_finalizer {
+        ServiceOwner::Leaves
+    } else if !service.is_load_balancer && service.has_finalizer(CLEANUP_FINALIZER) && serves(plugin, "") {
         ServiceOwner::MayLeave
     } else {
         ServiceOwner::Foreign
     }
+}
+
+/// The finalizers on `service` that this host may have put there. A Service that was of two classes in turn has both.
+pub fn our_finalizers(service: &ServiceView, plugin: &Description) -> Vec<&'static str> {
+    let mut ours = Vec::new();
+    if service.has_finalizer(CLASS_FINALIZER) {
+        ours.push(CLASS_FINALIZER);
+    }
+    if service.has_finalizer(CLEANUP_FINALIZER) && serves(plugin, "") {
+        ours.push(CLEANUP_FINALIZER);
+    }
+    ours
+}
+
+fn serves(plugin: &Description, class: &str) -> bool {
+    plugin.classes.iter().any(|served| served == class)
 }
 
 #[cfg(test)]
@@ -107,10 +121,10 @@ mod tests {
     #[case::our_class(true, "ours", &[], false, ServiceOwner::Wants(CLASS_FINALIZER))]
     #[case::lb_class_of_another(true, "example.com/other", &[CLEANUP_FINALIZER], false, ServiceOwner::Foreign)]
     #[case::lb_class_of_another_deleted(true, "example.com/other", &[CLEANUP_FINALIZER], true, ServiceOwner::Foreign)]
-    #[case::deleted(true, "", &[CLEANUP_FINALIZER], true, ServiceOwner::Leaves(CLEANUP_FINALIZER))]
-    #[case::finalizer_readd(true, "", &["example.com/holds"], true, ServiceOwner::Released)]
+    #[case::deleted(true, "", &[CLEANUP_FINALIZER], true, ServiceOwner::Leaves)]
+    #[case::finalizer_readd(true, "", &["example.com/holds"], true, ServiceOwner::Foreign)]
     #[case::type_change(false, "", &[CLEANUP_FINALIZER], false, ServiceOwner::MayLeave)]
-    #[case::type_change_of_our_class(false, "", &[CLASS_FINALIZER], false, ServiceOwner::Leaves(CLASS_FINALIZER))]
+    #[case::type_change_of_our_class(false, "", &[CLASS_FINALIZER], false, ServiceOwner::Leaves)]
     #[case::never_had_one(false, "", &[], false, ServiceOwner::Foreign)]
     fn a_service_belongs_to_its_class_and_finalizer(
         #[case] is_load_balancer: bool,

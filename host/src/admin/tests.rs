@@ -243,7 +243,12 @@ fn review(api: &str, kind: &str, spec: &Value, status: &Value) -> Value {
 }
 
 #[rstest]
-#[case::a_user_who_may("/metrics", "Bearer alice", 200, "node_controller_initial_node_sync_delay_seconds")]
+#[case::a_user_who_may(
+    "/metrics",
+    "Bearer alice",
+    200,
+    "node_controller_initial_node_sync_delay_seconds"
+)]
 #[case::the_scheme_in_any_case("/metrics", "bearer alice", 200, "bulkhead_build_info")]
 #[case::masters_need_no_review("/metrics", "Bearer admin", 200, "process_open_fds")]
 #[case::a_user_who_may_not("/metrics", "Bearer bob", 403, "user \"bob\" cannot get path \"/metrics\"")]

@@ -46,10 +46,7 @@ fn defaults_are_upstream_s_or_better() {
     assert_eq!(config.controllers.node_refresh, Duration::from_mins(5));
     assert!(config.controllers.routes);
     assert_eq!(
-        config
-            .controllers
-            .selection
-            .verdict(Controller::CloudNode, |_| true),
+        config.controllers.selection.verdict(Controller::CloudNode),
         Verdict::On
     );
     assert_eq!(config.shutdown_grace, Duration::from_secs(25));
@@ -95,10 +92,7 @@ fn what_is_given_arrives() {
     assert_eq!(election.name, "a_b");
     assert!((config.api.rate.unwrap().per_second - 50.0).abs() < f64::EPSILON);
     assert_eq!(
-        config
-            .controllers
-            .selection
-            .verdict(Controller::ServiceLb, |_| true),
+        config.controllers.selection.verdict(Controller::ServiceLb),
         Verdict::Deselected
     );
     assert_eq!(config.plugin.allowed_uids, [7, 8]);

@@ -72,7 +72,7 @@ pub struct Conditions {
 
 /// Starts the lane and its workers. They end when `tasks` is stopped, each after the pass that it is in.
 pub fn start<C: Controller>(controller: Arc<C>, workers: usize, conditions: Conditions, tasks: &Tasks) {
-    controller.queue().pause();
+    controller.queue().close();
     for worker in 0..workers {
         let name = format!("{} worker {worker}", C::NAME);
         tasks.spawn(name, work(Arc::clone(&controller), tasks.stop_token().clone()));
@@ -114,9 +114,9 @@ async fn keep<C: Controller>(controller: Arc<C>, mut conditions: Conditions) {
     loop {
         let now = situation::<C>(&mut conditions, &mut lacking);
         for order in lane.step(&now) {
-            conditions.running.set(i64::from(order == Order::Open));
             obey(&*controller, &order);
         }
+        conditions.running.set(i64::from(lane.is_open()));
         tokio::select! {
             changed = conditions.standing.changed() => if changed.is_err() { return },
             changed = conditions.session.changed() => if changed.is_err() { return },
@@ -138,23 +138,25 @@ fn situation<C: Controller>(conditions: &mut Conditions, lacking: &mut Option<u6
         Standing::Standby | Standing::Draining(_) => None,
     };
     let view = conditions.session.borrow_and_update();
-    let is_able = view.description.as_deref().is_some_and(|it| is_able::<C>(it, view.session, lacking));
-    Situation { leading, session: view.session, takes_work: view.state.takes_work() && is_able }
+    let is_able = view
+        .description
+        .as_deref()
+        .is_some_and(|it| is_able::<C>(it, view.session, lacking));
+    Situation {
+        leading,
+        session: view.session,
+        takes_work: view.state.takes_work() && is_able,
+    }
 }
 
 fn obey<C: Controller>(controller: &C, order: &Order) {
     match order {
-        Order::Close => controller.queue().pause(),
-        Order::BeginTerm(epoch) => {
-            controller.queue().clear();
-            controller.begin_term(epoch);
+        Order::Close => controller.queue().close(),
+        Order::BeginTerm(epoch) => controller.begin_term(epoch),
+        Order::Open => {
+            controller.queue().open();
             controller.add_all();
         }
-        Order::LookAgain => {
-            controller.queue().wake_backoffs();
-            controller.add_all();
-        }
-        Order::Open => controller.queue().resume(),
     }
 }
 

@@ -14,8 +14,9 @@ use bulkhead_core::node::plan::{Action, Conclusion, Need, Observed, Plan, conclu
 use bulkhead_core::node::view::NodeView;
 use bulkhead_core::outcome::{Next, Notice, Told, WriteFailure};
 
+use self::claims::{Claim, Claims};
 use super::lane::Controller;
-use super::{Effects, ROUNDS};
+use super::{CONFLICTS, Effects, STEPS};
 use crate::clock;
 use crate::kube::events::{EventSpec, Regarding};
 use crate::kube::stores::Store;
@@ -23,6 +24,8 @@ use crate::kube::writer::NodePatch;
 use crate::loader::InstanceLoader;
 use crate::metrics::NodeMetrics;
 use crate::queue::Queue;
+
+mod claims;
 
 /// Initialises nodes and keeps what it wrote on them.
 #[derive(Debug)]
@@ -34,6 +37,7 @@ pub struct NodeController {
     refresh: Duration,
     metrics: NodeMetrics,
     memories: Mutex<HashMap<NodeName, Memory>>,
+    claims: Claims,
 }
 
 /// What is remembered of one node.
@@ -47,7 +51,11 @@ struct Memory {
 
 impl Memory {
     fn new(uid: Uid) -> Self {
-        Self { uid, told: Told::default(), settled: None }
+        Self {
+            uid,
+            told: Told::default(),
+            settled: None,
+        }
     }
 }
 
@@ -68,7 +76,16 @@ impl NodeController {
             (Some(old), None) => keys.add_now(old.name.clone()),
             _ => {}
         });
-        Arc::new(Self { nodes, loader, effects, queue, refresh, metrics, memories: Mutex::default() })
+        Arc::new(Self {
+            nodes,
+            loader,
+            effects,
+            queue,
+            refresh,
+            metrics,
+            memories: Mutex::default(),
+            claims: Claims::default(),
+        })
     }
 
     fn memories(&self) -> MutexGuard<'_, HashMap<NodeName, Memory>> {
@@ -97,21 +114,24 @@ impl NodeController {
 
     /// The node is there and the plugin has been asked: plans and performs until there is nothing left to do now.
     async fn converge(&self, mut node: Arc<NodeView>, answer: &InstanceAnswer, plugin: &Description) -> Next {
-        for _ in 0..ROUNDS {
-            let claimed_by = self.claimed_by(&node, answer);
+        // Held until the store knows what was written.
+        let claim = self.claim(&node, answer);
+        let mut conflicts = 0;
+        for _ in 0..STEPS {
             let planned = plan(&Observed {
                 node: &node,
                 answer,
                 plugin,
-                claimed_by: claimed_by.as_ref(),
+                claimed_by: claim.as_ref().err(),
                 refresh: self.refresh,
+                age: age(&node),
             });
             let action = match planned {
                 Plan::Write(action) => action,
                 Plan::Rest { notices, next } => {
                     let next = spread(next, self.refresh);
                     let is_well = notices.is_empty();
-                    self.tell(&node, notices, next);
+                    self.tell(&node, &notices, next);
                     if let Next::After(pause) = next
                         && is_well
                     {
@@ -124,12 +144,16 @@ impl NodeController {
             match conclude(&action, written.as_ref().map(|_| ())) {
                 Conclusion::Again { notices } => {
                     self.record(&node, &action, notices);
-                    let Ok(view) = written else { return Next::Backoff(Duration::ZERO) };
+                    let Ok(view) = written else {
+                        return Next::Backoff(Duration::ZERO);
+                    };
                     self.nodes.absorb(view.clone());
                     node = Arc::new(view);
                 }
+                Conclusion::Reread if conflicts == CONFLICTS => return Next::Backoff(Duration::ZERO),
                 Conclusion::Reread => match self.effects.writer.read_node(&node.name).await {
                     Ok(Some(view)) if view.uid == node.uid && need(&view, plugin) != Need::Nothing => {
+                        conflicts += 1;
                         self.nodes.absorb(view.clone());
                         node = Arc::new(view);
                     }
@@ -144,7 +168,7 @@ impl NodeController {
                     if let Err(failure) = &written {
                         tracing::debug!(node = %node.name, ?failure, "writing the node failed");
                     }
-                    self.tell(&node, notices, next);
+                    self.tell(&node, &notices, next);
                     return next;
                 }
             }
@@ -156,19 +180,32 @@ impl NodeController {
         let writer = &self.effects.writer;
         match action {
             Action::WriteAddresses { uid, addresses } => {
-                self.effects.write(writer.patch_node_addresses(name, uid, addresses)).await
+                self.effects
+                    .write(writer.patch_node_addresses(name, uid, addresses))
+                    .await
             }
-            Action::Initialise { guard, provider_id, labels, taints } => {
+            Action::Initialise {
+                guard,
+                provider_id,
+                labels,
+                taints,
+            } => {
                 let patch = NodePatch {
                     provider_id: provider_id.clone().map(String::from),
-                    labels: labels.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect(),
+                    labels: labels
+                        .iter()
+                        .map(|(key, value)| (key.clone(), Some(value.clone())))
+                        .collect(),
                     taints: Some(taints.clone()),
                 };
                 self.effects.write(writer.patch_node(name, guard, &patch)).await
             }
             Action::RepairLabels { guard, labels } => {
                 let patch = NodePatch {
-                    labels: labels.iter().map(|(key, value)| (key.clone(), Some(value.clone()))).collect(),
+                    labels: labels
+                        .iter()
+                        .map(|(key, value)| (key.clone(), Some(value.clone())))
+                        .collect(),
                     ..NodePatch::default()
                 };
                 self.effects.write(writer.patch_node(name, guard, &patch)).await
@@ -176,23 +213,30 @@ impl NodeController {
         }
     }
 
-    /// Another node that already has the provider ID that the plugin gives for `node`.
-    fn claimed_by(&self, node: &NodeView, answer: &InstanceAnswer) -> Option<NodeName> {
-        let InstanceAnswer::Found(instance) = answer else { return None };
+    /// Claims the provider ID that the plugin gives for a node without one; or the node that it belongs to, or is
+    /// about to.
+    fn claim(&self, node: &NodeView, answer: &InstanceAnswer) -> Result<Option<Claim<'_>>, NodeName> {
+        let InstanceAnswer::Found(instance) = answer else {
+            return Ok(None);
+        };
         if node.provider_id.is_some() {
-            return None;
+            return Ok(None);
         }
-        let claims = |other: &Arc<NodeView>| {
+        let claim = self.claims.claim(&instance.provider_id, &node.name)?;
+        // After the claim: whoever held it before is in the store now.
+        let owns = |other: &Arc<NodeView>| {
             other.name != node.name && other.provider_id.as_deref() == Some(instance.provider_id.as_str())
         };
-        self.nodes.find(claims).map(|other| other.name.clone())
+        match self.nodes.find(owns) {
+            Some(owner) => Err(owner.name.clone()),
+            None => Ok(Some(claim)),
+        }
     }
 
     fn record(&self, node: &NodeView, action: &Action, notices: Vec<Notice>) {
         match action {
             Action::Initialise { .. } => {
-                let age = clock::wall().0.saturating_sub(node.created_at.0);
-                let age = Duration::from_micros(u64::try_from(age).unwrap_or(0)).as_secs_f64();
+                let age = age(node).as_secs_f64();
                 self.metrics.initial_sync_delay.observe(age);
                 self.metrics.taint_removal_delay.observe(age);
                 tracing::info!(node = %node.name, "node initialised");
@@ -205,11 +249,12 @@ impl NodeController {
     }
 
     /// Tells what was not told before; a node at rest has nothing left to complain about.
-    fn tell(&self, node: &NodeView, notices: Vec<Notice>, next: Next) {
+    fn tell(&self, node: &NodeView, notices: &[Notice], next: Next) {
         let news = {
             let mut memories = self.memories();
-            let memory =
-                memories.entry(node.name.clone()).or_insert_with(|| Memory::new(node.uid.clone()));
+            let memory = memories
+                .entry(node.name.clone())
+                .or_insert_with(|| Memory::new(node.uid.clone()));
             if memory.uid != node.uid || (notices.is_empty() && !matches!(next, Next::Backoff(_))) {
                 *memory = Memory::new(node.uid.clone());
             }
@@ -224,7 +269,9 @@ impl NodeController {
     fn emit(&self, node: &NodeView, notices: Vec<Notice>) {
         for notice in notices {
             let regarding = Regarding::node(&node.name, &node.uid);
-            self.effects.events.emit(EventSpec::from_notice(regarding, "Initialise", notice));
+            self.effects
+                .events
+                .emit(EventSpec::from_notice(regarding, "Initialise", notice));
         }
     }
 }
@@ -250,8 +297,15 @@ impl Controller for NodeController {
     }
 
     fn tick(&self) {
-        let waiting = self.nodes.snapshot().iter().filter(|node| node.is_uninitialized()).count();
-        self.metrics.uninitialized.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        let waiting = self
+            .nodes
+            .snapshot()
+            .iter()
+            .filter(|node| node.is_uninitialized())
+            .count();
+        self.metrics
+            .uninitialized
+            .set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 
     async fn pass(&self, name: &NodeName) -> Next {
@@ -259,7 +313,9 @@ impl Controller for NodeController {
             self.memories().remove(name);
             return Next::AwaitChange;
         };
-        let Some(plugin) = self.description() else { return Next::Backoff(Duration::ZERO) };
+        let Some(plugin) = self.description() else {
+            return Next::Backoff(Duration::ZERO);
+        };
         match need(&node, &plugin) {
             Need::Nothing => return Next::AwaitChange,
             Need::Initialise => {}
@@ -282,6 +338,12 @@ impl Controller for NodeController {
             None => Next::AwaitChange,
         }
     }
+}
+
+/// How long ago the Node was created, by this machine's wall clock.
+fn age(node: &NodeView) -> Duration {
+    let micros = clock::wall().0.saturating_sub(node.created_at.0);
+    Duration::from_micros(u64::try_from(micros).unwrap_or(0))
 }
 
 /// Nodes that were initialised together are not refreshed together.

@@ -10,8 +10,8 @@ use bulkhead_core::cloud::{Capability, Description, LoadBalancerAnswer};
 use bulkhead_core::election::Epoch;
 use bulkhead_core::ids::{Mark, ServiceKey, Uid};
 use bulkhead_core::node::view::NodeView;
-use bulkhead_core::outcome::{Next, Notice, Severity};
-use bulkhead_core::service::plan::{Observed, Then, conclude, plan};
+use bulkhead_core::outcome::{Next, Notice, PERMIT_PAUSE, Severity};
+use bulkhead_core::service::plan::{Observed, Standing, Step, Then, conclude, is_another_wish, plan};
 use bulkhead_core::service::targets::{self, Selection};
 use bulkhead_core::service::view::ServiceView;
 use bulkhead_proto::mark::mark;
@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use self::memories::Memories;
 use super::lane::Controller;
-use super::{Effects, ROUNDS};
+use super::{CONFLICTS, Effects, STEPS};
 use crate::clock;
 use crate::kube::events::{EventSpec, Regarding};
 use crate::kube::stores::Store;
@@ -63,24 +63,24 @@ impl ServiceController {
         cluster_uid: String,
         metrics: ServiceMetrics,
     ) -> Arc<Self> {
-        let keys = queue.clone();
+        let (keys, session) = (queue.clone(), effects.plugin.subscribe());
         services.on_change(move |old, new| {
-            let is_another_wish = match (old, new) {
-                (Some(old), Some(new)) => {
-                    old.spec != new.spec
-                        || old.is_deleting() != new.is_deleting()
-                        || old.is_load_balancer != new.is_load_balancer
-                }
-                _ => true,
+            let Some(service) = new.or(old) else { return };
+            let Some(plugin) = session.borrow().description.clone() else {
+                return;
             };
-            if let Some(service) = new.or(old) {
-                // What failed before is not what is wanted now.
-                if is_another_wish { keys.add_now(service.key.clone()) } else { keys.add(service.key.clone()) }
+            // What failed before is not what is wanted now.
+            if is_another_wish(old.map(|view| &**view), new.map(|view| &**view), &plugin) {
+                keys.add_now(service.key.clone());
+            } else {
+                keys.add(service.key.clone());
             }
         });
         let (keys, all, session) = (queue.clone(), services.clone(), effects.plugin.subscribe());
         nodes.on_change(move |old, new| {
-            let Some(plugin) = session.borrow().description.clone() else { return };
+            let Some(plugin) = session.borrow().description.clone() else {
+                return;
+            };
             if targets::matters(old.map(|view| &**view), new.map(|view| &**view), &plugin) {
                 for service in all.snapshot() {
                     keys.add_after(service.key.clone(), DEBOUNCE);
@@ -121,11 +121,16 @@ impl ServiceController {
 
     /// Works on one object of one key until there is nothing left to do now.
     async fn converge(&self, mut object: Object, plugin: &Arc<Description>) -> Next {
-        for _ in 0..ROUNDS {
+        let mut conflicts = 0;
+        for _ in 0..STEPS {
             match Box::pin(self.step(&mut object, plugin)).await {
                 Then::Again => {}
+                Then::Reread if conflicts == CONFLICTS => return Next::Backoff(Duration::ZERO),
                 Then::Reread => match self.reread(&object).await {
-                    Some(service) => object.service = service,
+                    Some(service) => {
+                        conflicts += 1;
+                        object.service = service;
+                    }
                     None => return Next::Backoff(Duration::ZERO),
                 },
                 Then::Rest(next) => return next,
@@ -155,12 +160,34 @@ impl ServiceController {
         let mut memory = memory.clone();
         let news = memory.announce(&planned);
         self.emit(object, news);
-        let Some(done) = self.perform(object, &planned.step, &selection, epoch.as_ref()).await else {
-            return Then::Rest(Next::AwaitChange);
+        let Some(done) = self
+            .perform(object, &planned.step, &selection, epoch.as_ref())
+            .await
+        else {
+            // The next term begins anew; but a permit may also be missing for a moment only.
+            return Then::Rest(Next::After(PERMIT_PAUSE));
         };
         let looked = done.looked().cloned();
-        let conclusion = conclude(&Observed { memory: &memory, ..observed }, &planned.step, done.performed);
-        self.memories.put(&object.key, &object.uid, epoch.as_ref(), conclusion.memory);
+        let conclusion = conclude(
+            &Observed {
+                memory: &memory,
+                ..observed
+            },
+            &planned.step,
+            done.performed,
+        );
+        let has_made_room = matches!(planned.step, Step::Delete { .. })
+            && conclusion
+                .memory
+                .as_ref()
+                .is_some_and(|memory| memory.standing == Standing::Nothing);
+        self.memories
+            .put(&object.key, &object.uid, epoch.as_ref(), conclusion.memory);
+        if has_made_room {
+            for key in self.memories.starved() {
+                self.queue.add_now(key);
+            }
+        }
         self.emit(object, conclusion.notices);
         if let Some(service) = done.service {
             object.service = Some(service);
@@ -199,7 +226,9 @@ impl ServiceController {
             // A Service that is gone has nobody left to read its Events.
             if object.service.is_some() {
                 let regarding = Regarding::service(&object.key, &object.uid);
-                self.effects.events.emit(EventSpec::from_notice(regarding, "Sync", notice));
+                self.effects
+                    .events
+                    .emit(EventSpec::from_notice(regarding, "Sync", notice));
             }
         }
     }
@@ -234,6 +263,10 @@ impl Controller for ServiceController {
         for service in self.services.snapshot() {
             self.queue.add(service.key.clone());
         }
+        // Those whose Service is gone, but not what was made for it.
+        for key in self.memories.keys() {
+            self.queue.add(key);
+        }
     }
 
     async fn pass(&self, key: &ServiceKey) -> Next {
@@ -243,7 +276,12 @@ impl Controller for ServiceController {
         let service = self.services.get(key);
         let current = service.as_ref().map(|service| service.uid.clone());
         for uid in self.memories.others(key, current.as_ref()) {
-            let object = Object { key: key.clone(), uid: uid.clone(), service: None, looked: None };
+            let object = Object {
+                key: key.clone(),
+                uid: uid.clone(),
+                service: None,
+                looked: None,
+            };
             let next = self.converge(object, &plugin).await;
             // What an earlier object left in the cloud goes before its successor gets anything.
             if self.memories.has(key, &uid) {
@@ -252,7 +290,16 @@ impl Controller for ServiceController {
         }
         match (service, current) {
             (Some(service), Some(uid)) => {
-                self.converge(Object { key: key.clone(), uid, service: Some(service), looked: None }, &plugin).await
+                self.converge(
+                    Object {
+                        key: key.clone(),
+                        uid,
+                        service: Some(service),
+                        looked: None,
+                    },
+                    &plugin,
+                )
+                .await
             }
             _ => Next::AwaitChange,
         }

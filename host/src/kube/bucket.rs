@@ -36,16 +36,14 @@ impl Bucket {
         }
     }
 
-    /// Takes one token; how long to wait before using it.
-    pub(super) fn take(&mut self, now: Instant) -> Duration {
-        let start = self.full_at.max(now);
-        self.full_at = start + self.interval;
-        start.saturating_since(now).saturating_sub(self.tolerance)
+    /// How long until there is a token.
+    pub(super) fn wait(&self, now: Instant) -> Duration {
+        self.full_at.saturating_since(now).saturating_sub(self.tolerance)
     }
 
-    /// Takes one token if that needs no wait; whether it did.
+    /// Takes one token if there is one; whether it did.
     pub(super) fn try_take(&mut self, now: Instant) -> bool {
-        let free = self.full_at.saturating_since(now) <= self.tolerance;
+        let free = self.wait(now).is_zero();
         if free {
             self.full_at = self.full_at.max(now) + self.interval;
         }
@@ -71,9 +69,15 @@ mod tests {
     #[test]
     fn a_burst_goes_at_once_and_the_rest_at_the_rate() {
         let mut bucket = bucket(10.0, 3);
-        let waits: Vec<u128> = (0..5).map(|_| bucket.take(ORIGIN).as_millis()).collect();
-        assert_eq!(waits, [0, 0, 0, 100, 200]);
-        assert_eq!(bucket.take(ORIGIN + Duration::from_mins(1)), Duration::ZERO);
+        let mut now = ORIGIN;
+        let mut next = || {
+            let wait = bucket.wait(now);
+            now = now + wait;
+            assert!(bucket.try_take(now));
+            wait.as_millis()
+        };
+        assert_eq!([(); 5].map(|()| next()), [0, 0, 0, 100, 100]);
+        assert_eq!(bucket.wait(ORIGIN + Duration::from_mins(1)), Duration::ZERO);
     }
 
     #[test]
@@ -93,7 +97,9 @@ mod tests {
     #[test]
     fn a_rate_that_is_none_does_not_panic() {
         for per_second in [0.0, -1.0, f64::NAN, f64::INFINITY] {
-            bucket(per_second, usize::MAX).take(ORIGIN);
+            let mut bucket = bucket(per_second, usize::MAX);
+            bucket.try_take(ORIGIN);
+            bucket.wait(ORIGIN);
         }
     }
 
@@ -107,7 +113,9 @@ mod tests {
             let mut sent = Vec::new();
             for gap in gaps {
                 now = now + Duration::from_millis(gap);
-                sent.push(now + bucket.take(now));
+                now = now + bucket.wait(now);
+                prop_assert!(bucket.try_take(now));
+                sent.push(now);
             }
             for start in &sent {
                 let within = sent.iter().filter(|at| *at >= start && at.saturating_since(*start) < Duration::from_secs(1));

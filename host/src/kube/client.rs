@@ -11,7 +11,7 @@ use ::kube::{Client, Config, Resource};
 use http::{HeaderValue, Request, Uri, header};
 use k8s_openapi::api::core::v1::Namespace;
 
-use self::pace::PaceLayer;
+pub use self::pace::{Pace, Turn};
 use super::bucket::Rate;
 use super::error::ApiError;
 use crate::telemetry::Chain;
@@ -81,6 +81,8 @@ pub struct Connection {
     pub client: Client,
     /// The API server's URL.
     pub url: Uri,
+    /// The rate of all requests, for who wants to wait for his turn before a deadline begins.
+    pub pace: Option<Pace>,
 }
 
 /// Makes a client; nothing is sent. Token files are read again as they change, by the client itself.
@@ -105,11 +107,12 @@ pub async fn connect(options: &KubeOptions) -> Result<Connection, ConnectError> 
             None => ConnectError::InCluster { problem },
         }
     })?;
-    let client = match options.rate {
-        Some(rate) => builder.with_layer(&PaceLayer::new(rate)).build(),
+    let pace = options.rate.map(Pace::new);
+    let client = match &pace {
+        Some(pace) => builder.with_layer(pace).build(),
         None => builder.build(),
     };
-    Ok(Connection { client, url })
+    Ok(Connection { client, url, pace })
 }
 
 async fn config(options: &KubeOptions) -> Result<Config, ConnectError> {

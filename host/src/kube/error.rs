@@ -39,6 +39,12 @@ pub enum ApiError {
         /// How long; `None`: it does not say.
         retry_after: Option<Duration>,
     },
+    /// Nothing was sent: there was no place for it among the calls in flight, or no turn at the wanted rate.
+    #[error("nothing was sent: too many other calls for {} s", after.as_secs_f64())]
+    NotSent {
+        /// How long it waited.
+        after: Duration,
+    },
     /// No answer in time: whether the call had an effect is unknown.
     #[error("no answer within {} s", after.as_secs_f64())]
     Deadline {
@@ -71,6 +77,7 @@ impl ApiError {
             Self::Invalid { .. } => "invalid",
             Self::Forbidden { .. } => "forbidden",
             Self::Throttled { .. } => "throttled",
+            Self::NotSent { .. } => "not_sent",
             Self::Deadline { .. } => "deadline",
             Self::Unreachable { .. } => "unreachable",
             Self::Refused { .. } => "refused",
@@ -144,12 +151,13 @@ impl From<ApiError> for WriteFailure {
             ApiError::Invalid { field, message } => Self::Invalid { field, message },
             ApiError::Forbidden { message } => Self::Forbidden { message },
             ApiError::Throttled { retry_after } => Self::Unavailable { message, retry_after },
-            ApiError::Deadline { .. } | ApiError::Unreachable { .. } | ApiError::Refused { .. } => {
-                Self::Unavailable {
-                    message,
-                    retry_after: None,
-                }
-            }
+            ApiError::NotSent { .. }
+            | ApiError::Deadline { .. }
+            | ApiError::Unreachable { .. }
+            | ApiError::Refused { .. } => Self::Unavailable {
+                message,
+                retry_after: None,
+            },
         }
     }
 }

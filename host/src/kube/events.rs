@@ -343,7 +343,10 @@ impl EventWriter {
 /// Whether the same Event may be written later.
 const fn may_pass(error: &ApiError) -> bool {
     match error {
-        ApiError::Throttled { .. } | ApiError::Deadline { .. } | ApiError::Unreachable { .. } => true,
+        ApiError::Throttled { .. }
+        | ApiError::NotSent { .. }
+        | ApiError::Deadline { .. }
+        | ApiError::Unreachable { .. } => true,
         ApiError::Refused { code, .. } => *code >= 500,
         ApiError::Conflict
         | ApiError::Gone

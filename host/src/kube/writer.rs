@@ -1,11 +1,13 @@
 //! Every write to Nodes and Services: one method for each row of the write table, and fresh reads.
 //!
 //! A call is sent once: what a failure means is for the caller to decide, who can see whether the world has
-//! changed since. Writes in flight are bounded; waiting for a place is not part of a call's deadline.
+//! changed since. Writes in flight are bounded. A write waits for its place first ([`Write::place`]) and is sent then
+//! ([`Placed::send`]), so that the right to send it can be asked for in between, and so that its deadline begins with it.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
+use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,8 +20,9 @@ use bulkhead_core::node::view::{NodeAddress, NodeView, Taint};
 use bulkhead_core::service::view::{Ingress, ServiceView};
 use http::{HeaderMap, Request, header};
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use super::client::{Connection, Pace, Turn};
 use super::error::ApiError;
 use super::patch;
 use super::views::{View, Watched};
@@ -30,6 +33,9 @@ const FIELD_MANAGER: &str = "bulkhead";
 
 /// Deadline of one call.
 const DEADLINE: Duration = Duration::from_secs(15);
+
+/// Longest wait for a place and a turn.
+const PATIENCE: Duration = Duration::from_secs(15);
 
 /// Counts writes: the table's row, and `ok` or [`ApiError::kind`].
 type Count = Arc<dyn Fn(&'static str, &'static str) + Send + Sync>;
@@ -58,78 +64,90 @@ pub struct ServiceStatusPatch<'a> {
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
+    pace: Option<Pace>,
     places: Arc<Semaphore>,
     count: Count,
+}
+
+/// A write that is not sent yet.
+#[derive(Debug)]
+#[must_use = "nothing is written before it is sent"]
+pub struct Write<V> {
+    writer: Writer,
+    row: &'static str,
+    request: Result<Request<Vec<u8>>, ApiError>,
+    answer: PhantomData<fn() -> V>,
+}
+
+/// A write whose place among those in flight is free, and whose turn it is.
+#[derive(Debug)]
+#[must_use = "nothing is written before it is sent"]
+pub struct Placed<V> {
+    write: Write<V>,
+    place: OwnedSemaphorePermit,
+    turn: Option<Turn>,
 }
 
 impl Writer {
     /// A writer with at most `in_flight` writes at once. `count` is called once for each write that ended.
     pub fn new(
-        client: Client,
+        connection: &Connection,
         in_flight: NonZeroUsize,
         count: impl Fn(&'static str, &'static str) + Send + Sync + 'static,
     ) -> Self {
         let places = in_flight.get().min(Semaphore::MAX_PERMITS);
         Self {
-            client,
+            client: connection.client.clone(),
+            pace: connection.pace.clone(),
             places: Arc::new(Semaphore::new(places)),
             count: Arc::new(count),
         }
     }
 
-    /// Replaces a Node's addresses; the Node as it is then.
-    pub async fn patch_node_addresses(
+    /// Replaces a Node's addresses; answers the Node as it is then.
+    pub fn patch_node_addresses(
         &self,
         name: &NodeName,
         uid: &Uid,
         addresses: &[NodeAddress],
-    ) -> Result<NodeView, ApiError> {
+    ) -> Write<NodeView> {
         let body = patch::node_addresses(uid, addresses);
         self.patch(
             "patch-node-addresses",
             None,
             &name.0,
             Some("status"),
-            Patch::Merge(body),
+            &Patch::Merge(body),
         )
-        .await
     }
 
-    /// Changes a Node's provider ID, labels and taints; the Node as it is then.
-    pub async fn patch_node(
-        &self,
-        name: &NodeName,
-        guard: &Guard,
-        changes: &NodePatch,
-    ) -> Result<NodeView, ApiError> {
+    /// Changes a Node's provider ID, labels and taints; answers the Node as it is then.
+    pub fn patch_node(&self, name: &NodeName, guard: &Guard, changes: &NodePatch) -> Write<NodeView> {
         let body = patch::node(guard, changes);
-        self.patch("patch-node", None, &name.0, None, Patch::Merge(body))
-            .await
+        self.patch("patch-node", None, &name.0, None, &Patch::Merge(body))
     }
 
-    /// Replaces a Service's finalizers; the Service as it is then.
-    pub async fn patch_service_finalizers(
+    /// Replaces a Service's finalizers; answers the Service as it is then.
+    pub fn patch_service_finalizers(
         &self,
         key: &ServiceKey,
         guard: &Guard,
         finalizers: &[String],
-    ) -> Result<ServiceView, ApiError> {
+    ) -> Write<ServiceView> {
         let body = patch::service_finalizers(guard, finalizers);
         // The right to patch `services/status` is all a cloud controller has ever had.
-        self.patch_service("patch-service-finalizers", key, Patch::Merge(body))
-            .await
+        self.patch_service("patch-service-finalizers", key, &Patch::Merge(body))
     }
 
-    /// Changes a Service's status; the Service as it is then.
-    pub async fn patch_service_status(
+    /// Changes a Service's status; answers the Service as it is then.
+    pub fn patch_service_status(
         &self,
         key: &ServiceKey,
         uid: &Uid,
         changes: ServiceStatusPatch<'_>,
-    ) -> Result<ServiceView, ApiError> {
+    ) -> Write<ServiceView> {
         let body = patch::service_status(uid, &changes);
-        self.patch_service("patch-service-status", key, Patch::Strategic(body))
-            .await
+        self.patch_service("patch-service-status", key, &Patch::Strategic(body))
     }
 
     /// A Node as it is in the cluster's database, not in any cache; `None` if there is none.
@@ -143,57 +161,59 @@ impl Writer {
         self.read(Some(&key.namespace), &key.name).await
     }
 
-    async fn patch_service(
-        &self,
-        row: &'static str,
-        key: &ServiceKey,
-        body: Patch<Value>,
-    ) -> Result<ServiceView, ApiError> {
+    fn patch_service(&self, row: &'static str, key: &ServiceKey, body: &Patch<Value>) -> Write<ServiceView> {
         self.patch(row, Some(&key.namespace), &key.name, Some("status"), body)
-            .await
     }
 
-    async fn patch<V: View>(
+    fn patch<V: View>(
         &self,
         row: &'static str,
         namespace: Option<&str>,
         name: &str,
         subresource: Option<&str>,
-        body: Patch<Value>,
-    ) -> Result<V, ApiError> {
+        body: &Patch<Value>,
+    ) -> Write<V> {
         let requests = requests::<V>(namespace);
         let params = PatchParams {
             field_manager: Some(FIELD_MANAGER.to_owned()),
             ..PatchParams::default()
         };
         let request = match subresource {
-            Some(subresource) => requests.patch_subresource(subresource, name, &params, &body),
-            None => requests.patch(name, &params, &body),
+            Some(subresource) => requests.patch_subresource(subresource, name, &params, body),
+            None => requests.patch(name, &params, body),
         };
-        // Never closed, so there is always a place in the end.
-        let place = self.places.acquire().await;
-        let result = within_deadline(self.send(request)).await;
-        drop(place);
-        (self.count)(row, result.as_ref().map_or_else(ApiError::kind, |_| "ok"));
-        result
+        Write {
+            writer: self.clone(),
+            row,
+            request: request.map_err(|error| unreachable(&error)),
+            answer: PhantomData,
+        }
     }
 
     async fn read<V: View>(&self, namespace: Option<&str>, name: &str) -> Result<Option<V>, ApiError> {
         // Without a resourceVersion it is a read of the database.
         let request = requests::<V>(namespace).get(name, &GetParams::default());
-        match within_deadline(self.send(request)).await {
+        let request = request.map_err(|error| unreachable(&error))?;
+        let turn = in_patience(self.turn()).await?;
+        match within_deadline(self.send(request, turn)).await {
             Ok(view) => Ok(Some(view)),
             Err(ApiError::Gone) => Ok(None),
             Err(error) => Err(error),
         }
     }
 
+    async fn turn(&self) -> Option<Turn> {
+        match &self.pace {
+            Some(pace) => Some(pace.turn().await),
+            None => None,
+        }
+    }
+
     /// Sends a request once. Not by `Client::request`, which loses `Retry-After`.
-    async fn send<V: View>(
-        &self,
-        request: Result<Request<Vec<u8>>, ::kube::core::request::Error>,
-    ) -> Result<V, ApiError> {
-        let request = request.map_err(|error| unreachable(&error))?;
+    async fn send<V: View>(&self, mut request: Request<Vec<u8>>, turn: Option<Turn>) -> Result<V, ApiError> {
+        if let Some(turn) = turn {
+            request.extensions_mut().insert(turn);
+        }
         let response = self.client.send(request.map(Body::from)).await?;
         let (head, body) = response.into_parts();
         let body = body.collect_bytes().await?;
@@ -210,8 +230,58 @@ impl Writer {
     }
 }
 
+impl<V: View> Write<V> {
+    /// Waits for a place among the writes in flight, and for a turn where a rate is set.
+    ///
+    /// # Errors
+    /// There was none in time: nothing was sent.
+    pub async fn place(self) -> Result<Placed<V>, ApiError> {
+        let places = Arc::clone(&self.writer.places);
+        let wait = async {
+            let place = places.acquire_owned().await;
+            (place, self.writer.turn().await)
+        };
+        match in_patience(wait).await {
+            Ok((Ok(place), turn)) => Ok(Placed {
+                write: self,
+                place,
+                turn,
+            }),
+            // Places are never closed.
+            Ok((Err(_), _)) => Err(ApiError::NotSent {
+                after: Duration::ZERO,
+            }),
+            Err(error) => {
+                (self.writer.count)(self.row, error.kind());
+                Err(error)
+            }
+        }
+    }
+}
+
+impl<V: View> Placed<V> {
+    /// Sends the write, once; the object as it is then.
+    ///
+    /// # Errors
+    /// What the API server says, or that it does not.
+    pub async fn send(self) -> Result<V, ApiError> {
+        let Self { write, place, turn } = self;
+        let sent = async { write.writer.send(write.request?, turn).await };
+        let result = within_deadline(sent).await;
+        drop(place);
+        (write.writer.count)(write.row, result.as_ref().map_or_else(ApiError::kind, |_| "ok"));
+        result
+    }
+}
+
 fn requests<V: View>(namespace: Option<&str>) -> ::kube::core::Request {
     ::kube::core::Request::new(Watched::<V>::url_path(&(), namespace))
+}
+
+async fn in_patience<T>(wait: impl Future<Output = T>) -> Result<T, ApiError> {
+    tokio::time::timeout(PATIENCE, wait)
+        .await
+        .map_err(|_| ApiError::NotSent { after: PATIENCE })
 }
 
 async fn within_deadline<V>(call: impl Future<Output = Result<V, ApiError>>) -> Result<V, ApiError> {

@@ -79,11 +79,14 @@ pub(crate) struct CallError {
 }
 
 impl CallError {
-    /// Whether fewer items might pass: the plugin says so, or a library made the status that it makes of what is
-    /// too large.
-    pub(crate) fn may_be_size(&self) -> bool {
+    /// Whether fewer items might pass: the plugin says so, or refuses the whole for what may be one item, or a library
+    /// made the status that it makes of what is too large.
+    pub(crate) const fn might_pass_in_parts(&self) -> bool {
         match self.failure.reason {
-            Some(reason) => matches!(reason, Reason::MessageTooLarge | Reason::BatchTooLarge),
+            Some(reason) => matches!(
+                reason,
+                Reason::MessageTooLarge | Reason::BatchTooLarge | Reason::InvalidSpec
+            ),
             None => matches!(
                 self.code,
                 Some(Code::OutOfRange | Code::Internal | Code::ResourceExhausted)

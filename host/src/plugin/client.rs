@@ -1,8 +1,9 @@
 //! What controllers hold of a plugin: its state, and its verbs as functions over the core's values.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use bulkhead_core::clock::Instant;
 use bulkhead_core::cloud::{
     Capability, Certainty, Deleted, Ensured, Failure, InstanceAnswer, LoadBalancerAnswer, Reason,
     TargetsAnswer,
@@ -14,8 +15,11 @@ use bulkhead_core::service::node_set::NodeSet;
 use bulkhead_core::service::request::{BalancerRef, Current, Intent};
 use bulkhead_core::service::spec::{Circumstances, Spec};
 use bulkhead_proto::v1;
+use futures::future::{self, BoxFuture};
+use futures::{FutureExt as _, StreamExt as _, stream};
 use prost::Message as _;
 use tokio::sync::watch;
+use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::call::{CallError, Class, Verb, own_failure, rpc};
@@ -24,6 +28,7 @@ use super::convert::{Parsed, balancers, instances, requests};
 use super::link::Link;
 use super::session::{Board, SessionView};
 use super::{Aspect, Settings};
+use crate::clock;
 
 const GET_INSTANCES: Verb = Verb {
     name: "GetInstances",
@@ -50,6 +55,8 @@ const DELETE: Verb = Verb {
     class: Class::Write,
 };
 
+/// Batches of one question in flight at once.
+const BATCHES: usize = 4;
 /// Requests are split above this size.
 const BATCH_BYTES: usize = 3 << 20;
 /// Sets up to this many members go along in every request.
@@ -106,16 +113,30 @@ impl PluginHandle {
         self.view.clone()
     }
 
-    /// Waits until no session holds a `Lead` of this host: each was told `Lead(0)` and has answered, or is gone.
+    /// Waits until no process may write by a `Lead` of this host: each has answered `Lead(0)`, or was a child and is
+    /// dead, or its time is over.
     pub async fn stood_down(&self) {
         let mut view = self.view.clone();
-        // Without an owner there is no session either.
-        drop(view.wait_for(|view| !view.led).await);
+        loop {
+            let Some(until) = view.borrow_and_update().led.until() else {
+                return;
+            };
+            let left = until.saturating_since(clock::now());
+            if left.is_zero() {
+                return;
+            }
+            tokio::select! {
+                () = sleep(left) => {}
+                // Without an owner nothing changes any more.
+                Ok(()) = view.changed() => {}
+            }
+        }
     }
 
     /// Reads the instances of `nodes`: an answer for each, in their order. `max_age` zero asks the cloud itself.
     ///
-    /// Goes out in as many calls as the plugin's limits ask for.
+    /// Goes out in as many calls as the plugin's limits ask for, a few at a time, and is over within twice the deadline of
+    /// one: nothing is asked any more when one was not answered in time, or that time has passed.
     ///
     /// # Errors
     /// The first failure, if every call failed. If some passed, the nodes of the others have failed answers.
@@ -132,58 +153,66 @@ impl PluginHandle {
             .description
             .as_ref()
             .map_or(1, |it| it.max_batch_nodes);
-        let question = Question { aspects, max_age };
-        let mut answers = Vec::with_capacity(nodes.len());
-        let mut failures = Vec::new();
-        for batch in batches(nodes, limit) {
-            self.ask_batch(&link, batch, question, &mut answers, &mut failures)
-                .await;
-        }
-        let all_failed = answers
-            .iter()
-            .all(|answer| matches!(answer, Answer::CallFailed(_)));
-        match failures.into_iter().next() {
-            Some(failure) if all_failed => Err(failure),
-            _ => Ok(answers.into_iter().map(Answer::into_item).collect()),
+        let question = Question {
+            aspects,
+            max_age,
+            patience: Patience::new(self.settings.timing.read),
+        };
+        let calls: Vec<BoxFuture<'_, Vec<Part<'_>>>> = batches(nodes, limit)
+            .into_iter()
+            .map(|batch| self.ask_batch(&link, batch, &question).boxed())
+            .collect();
+        let parts = stream::iter(calls).buffered(BATCHES).concat().await;
+        let all_failed = parts.iter().all(|part| part.answers.is_err());
+        match parts.iter().find_map(|part| part.answers.as_ref().err()) {
+            Some(failure) if all_failed => Err(failure.clone()),
+            _ => Ok(parts.into_iter().flat_map(Part::into_items).collect()),
         }
     }
 
-    /// Asks about one batch; in two halves, once, if it may have been too large.
-    async fn ask_batch(
+    /// Asks about one batch; in two halves, once, if fewer nodes might pass.
+    async fn ask_batch<'a>(
         &self,
         link: &Link,
-        batch: &[Arc<NodeView>],
-        question: Question<'_>,
-        answers: &mut Vec<Answer>,
-        failures: &mut Vec<Failure>,
-    ) {
-        let result = self.ask(link, batch, question).await;
+        batch: &'a [Arc<NodeView>],
+        question: &Question<'_>,
+    ) -> Vec<Part<'a>> {
         let (left, right) = batch.split_at(batch.len() / 2);
-        let parts = match result {
-            Err(error) if batch.len() > 1 && error.may_be_size() => {
-                vec![
-                    (left, self.ask(link, left, question).await),
-                    (right, self.ask(link, right, question).await),
-                ]
+        let parts = match self.ask(link, batch, question).await {
+            Err(error) if batch.len() > 1 && error.might_pass_in_parts() => {
+                let halves = (self.ask(link, left, question), self.ask(link, right, question));
+                let answers = future::join(halves.0, halves.1).await;
+                vec![(left, answers.0), (right, answers.1)]
             }
-            result => vec![(batch, result)],
+            whole => vec![(batch, whole)],
         };
-        for (part, result) in parts {
-            match result {
-                Ok(items) => answers.extend(items.into_iter().map(Answer::Item)),
-                Err(error) => {
-                    answers.extend(part.iter().map(|_| Answer::CallFailed(error.failure.clone())));
-                    failures.push(error.failure);
-                }
-            }
-        }
+        let part = |(nodes, answers): (&'a [Arc<NodeView>], Result<_, CallError>)| Part {
+            nodes,
+            answers: answers.map_err(|error| error.failure),
+        };
+        parts.into_iter().map(part).collect()
     }
 
+    /// One call, unless there is no point in it any more.
     async fn ask(
         &self,
         link: &Link,
         nodes: &[Arc<NodeView>],
-        question: Question<'_>,
+        question: &Question<'_>,
+    ) -> Result<Vec<InstanceAnswer>, CallError> {
+        question.patience.check()?;
+        let result = self.call_instances(link, nodes, question).await;
+        if let Err(error) = &result {
+            question.patience.met(&error.failure);
+        }
+        result
+    }
+
+    async fn call_instances(
+        &self,
+        link: &Link,
+        nodes: &[Arc<NodeView>],
+        question: &Question<'_>,
     ) -> Result<Vec<InstanceAnswer>, CallError> {
         let request = v1::GetInstancesRequest {
             cluster: Some(self.cluster()),
@@ -380,14 +409,12 @@ impl PluginHandle {
         }
     }
 
+    /// The session, if it takes work: a plugin that is not ready, or not led by this host, is only asked how it is.
     fn link(&self, verb: Verb) -> Result<Arc<Link>, Failure> {
-        self.link.borrow().clone().ok_or_else(|| {
-            let message = format!(
-                "no {}: plugin {} is {}",
-                verb.name,
-                self.name(),
-                self.view.borrow().state
-            );
+        let state = self.view.borrow().state;
+        let link = self.link.borrow().clone();
+        link.filter(|_| state.takes_work()).ok_or_else(|| {
+            let message = format!("no {}: plugin {} is {state}", verb.name, self.name());
             own_failure(Reason::Disconnected, Certainty::NotApplied, clean(&message))
         })
     }
@@ -402,24 +429,66 @@ impl PluginHandle {
 }
 
 /// What is asked about each node.
-#[derive(Clone, Copy)]
 struct Question<'a> {
     aspects: &'a [Aspect],
     max_age: Duration,
+    patience: Patience,
 }
 
-/// One node's answer, or what befell the call that asked for it.
-enum Answer {
-    Item(InstanceAnswer),
-    CallFailed(Failure),
+/// Nodes that were asked about in one call, and what it came to.
+struct Part<'a> {
+    nodes: &'a [Arc<NodeView>],
+    answers: Result<Vec<InstanceAnswer>, Failure>,
 }
 
-impl Answer {
-    fn into_item(self) -> InstanceAnswer {
-        match self {
-            Self::Item(item) => item,
-            Self::CallFailed(failure) => InstanceAnswer::Failed(failure),
+impl Part<'_> {
+    fn into_items(self) -> Vec<InstanceAnswer> {
+        self.answers
+            .unwrap_or_else(|failure| vec![InstanceAnswer::Failed(failure); self.nodes.len()])
+    }
+}
+
+/// How long a plugin is asked on.
+struct Patience {
+    started: Instant,
+    limit: Duration,
+    /// What said that the plugin does not answer.
+    silence: OnceLock<Failure>,
+}
+
+impl Patience {
+    fn new(limit: Duration) -> Self {
+        Self {
+            started: clock::now(),
+            limit,
+            silence: OnceLock::new(),
         }
+    }
+
+    /// A call failed.
+    fn met(&self, failure: &Failure) {
+        if matches!(
+            failure.reason,
+            Some(Reason::DeadlineExceeded | Reason::Disconnected)
+        ) {
+            self.silence.get_or_init(|| failure.clone());
+        }
+    }
+
+    /// Whether there is a point in one more call.
+    fn check(&self) -> Result<(), Failure> {
+        if let Some(failure) = self.silence.get() {
+            return Err(failure.clone());
+        }
+        if clock::now().saturating_since(self.started) < self.limit {
+            return Ok(());
+        }
+        let message = format!("not asked: others took longer than {:?}", self.limit);
+        Err(own_failure(
+            Reason::DeadlineExceeded,
+            Certainty::NotApplied,
+            message,
+        ))
     }
 }
 

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use bulkhead_core::cloud::{Certainty, Reason};
 use prost::Message;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use super::call::{CallError, Client, Verb, Wire, late, own_failure};
+use super::call::{CallError, Class, Client, Verb, Wire, late, own_failure};
 use super::convert::description::Limits;
 use super::node_sets::SentSets;
 use super::{Settings, Timing};
@@ -64,9 +64,13 @@ impl Link {
         let hard = verb.class.deadline(&self.timing);
         let started = clock::now();
         let work = Box::pin(async {
-            let _slot = self.slots.acquire().await.map_err(|_| closed(verb))?;
+            let _slot = self.slot(verb).await?;
             let spent = clock::now().saturating_since(started);
-            let message = message(self.timing.write_soft.saturating_sub(spent));
+            let slice = self.timing.write_soft.saturating_sub(spent);
+            if slice.is_zero() && verb.class == Class::Write {
+                return Err(no_room(verb));
+            }
+            let message = message(slice);
             self.check_size(message.encoded_len())?;
             underway.store(true, Ordering::Relaxed);
             self.wire.send(hard.saturating_sub(spent), message, rpc).await
@@ -79,6 +83,18 @@ impl Link {
             }
         };
         self.wire.counted(verb, bounded).await
+    }
+
+    /// Room for a call. A write that would have no time left for a slice of work is not worth waiting for.
+    async fn slot(&self, verb: Verb) -> Result<SemaphorePermit<'_>, CallError> {
+        let slot = self.slots.acquire();
+        let slot = match verb.class {
+            Class::Write => timeout(self.timing.write_soft, slot)
+                .await
+                .map_err(|_| no_room(verb))?,
+            Class::Handshake | Class::Status | Class::Read | Class::Look => slot.await,
+        };
+        slot.map_err(|_| closed(verb))
     }
 
     /// Lets no new call begin, and waits until none is in flight.
@@ -101,6 +117,14 @@ impl Link {
 fn closed(verb: Verb) -> CallError {
     let message = format!("no {}: the plugin is about to end", verb.name);
     own_failure(Reason::Disconnected, Certainty::NotApplied, message).into()
+}
+
+fn no_room(verb: Verb) -> CallError {
+    let message = format!(
+        "no {} yet: the plugin is busy with as many calls as it takes",
+        verb.name
+    );
+    own_failure(Reason::OperationInProgress, Certainty::NotApplied, message).into()
 }
 
 fn given_up(verb: Verb, certainty: Certainty) -> CallError {

@@ -172,6 +172,7 @@ impl Owner {
         };
         self.board.ended();
         let how = child.end(self.settings.timing.grace).await;
+        self.board.nobody_lives();
         tracing::debug!("plugin {}: {how}", self.settings.name);
         end
     }

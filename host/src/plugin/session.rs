@@ -12,7 +12,7 @@ use bulkhead_proto::{REVISION, v1};
 use tokio::sync::watch;
 
 pub(crate) use self::board::Board;
-pub use self::state::{SessionState, SessionView};
+pub use self::state::{Led, SessionState, SessionView};
 
 use super::Settings;
 use super::call::{Class, Verb, Wire, rpc};
@@ -65,13 +65,18 @@ pub(crate) async fn serve(
     let link = Arc::new(Link::new(settings, wire.clone(), limits));
     board.began(description, link);
     let gone = wire.connection.gone.clone();
+    let mut told = lead::Told::new(settings, board, &wire);
     let end = tokio::select! {
         biased;
         () = gone.cancelled() => End::Stream,
         // Who leads is the first thing that a session is told.
-        never = lead::follow(settings, board, &wire, standing) => match never {},
+        never = told.follow(standing) => match never {},
         end = poll::poll(settings, board, &wire) => end,
     };
+    if matches!(end, End::Drained) {
+        // A plugin that is about to end can still say that it writes no more; one that does not is waited for.
+        told.stand_down().await;
+    }
     board.ended();
     end
 }

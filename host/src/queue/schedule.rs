@@ -25,7 +25,7 @@ pub(super) struct Schedule<K> {
     entries: BTreeMap<K, Entry>,
     /// The keys that wait, by the time at which they are due.
     waiting: BTreeSet<(Instant, K)>,
-    paused: bool,
+    closed: bool,
     shut_down: bool,
 }
 
@@ -69,7 +69,7 @@ impl<K> Default for Schedule<K> {
         Self {
             entries: BTreeMap::new(),
             waiting: BTreeSet::new(),
-            paused: false,
+            closed: false,
             shut_down: false,
         }
     }
@@ -91,7 +91,7 @@ impl<K: Clone + Ord> Schedule<K> {
     }
 
     fn change(&mut self, key: K, change: impl FnOnce(&mut Entry)) -> bool {
-        if self.shut_down {
+        if self.closed || self.shut_down {
             return false;
         }
         let entry = self.entries.entry(key.clone()).or_default();
@@ -120,9 +120,6 @@ impl<K: Clone + Ord> Schedule<K> {
     pub(super) fn take(&mut self, now: Instant) -> Take<K> {
         if self.shut_down {
             return Take::ShutDown;
-        }
-        if self.paused {
-            return Take::Wait(None);
         }
         let Some((due, key)) = self.waiting.pop_first() else {
             return Take::Wait(None);
@@ -173,12 +170,13 @@ impl<K: Clone + Ord> Schedule<K> {
         worked
     }
 
-    pub(super) const fn set_paused(&mut self, paused: bool) {
-        self.paused = paused;
+    pub(super) const fn open(&mut self) {
+        self.closed = false;
     }
 
-    /// Forgets everything but which keys are in work.
-    pub(super) fn clear(&mut self) {
+    /// Forgets everything but which keys are in work, and takes nothing until it is opened.
+    pub(super) fn close(&mut self) {
+        self.closed = true;
         self.waiting.clear();
         self.entries.retain(|_, entry| entry.taken.is_some());
         for entry in self.entries.values_mut() {
@@ -207,7 +205,7 @@ impl<K: Clone + Ord> Schedule<K> {
     }
 
     pub(super) fn shutdown(&mut self) {
-        self.clear();
+        self.close();
         self.shut_down = true;
     }
 

@@ -204,33 +204,38 @@ async fn a_dropped_turn_counts_as_failed() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_paused_queue_hands_out_nothing_and_forgets_nothing() {
+async fn a_closed_queue_takes_nothing_and_forgets_everything() {
     let queue = queue();
-    queue.pause();
     queue.add(1);
-    assert_eq!(poll_key(&queue), None);
+    queue.add_after(2, SECOND);
+    queue.close();
+    queue.add(3);
+    queue.add_now(4);
+    assert_eq!(queue.stats(), Stats::default());
     let waiting = queue.next();
-    queue.resume();
-    assert_eq!(*waiting.await.unwrap().key(), 1);
+    queue.open();
+    queue.add(5);
+    assert_eq!(*waiting.await.unwrap().key(), 5);
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cleared_queue_remembers_neither_keys_nor_how_turns_end() {
+async fn how_a_turn_ends_that_began_before_the_queue_closed_is_not_remembered() {
     let queue = queue();
     queue.add(1);
-    queue.add(2);
     let turn = poll(&queue).unwrap();
-    queue.clear();
+    queue.close();
     turn.done(FAILED);
+    queue.open();
     assert_eq!(queue.stats(), Stats::default());
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_key_in_work_that_is_added_after_a_clear_runs_again_when_the_work_has_ended() {
+async fn a_key_in_work_that_is_added_after_the_queue_reopened_runs_again_when_the_work_has_ended() {
     let queue = queue();
     queue.add(1);
     let turn = poll(&queue).unwrap();
-    queue.clear();
+    queue.close();
+    queue.open();
     queue.add(1);
     assert!(poll(&queue).is_none());
     turn.done(FAILED);
@@ -298,8 +303,8 @@ enum Step {
     Take,
     End(usize, u8),
     Advance(u64),
-    Pause,
-    Resume,
+    Close,
+    Open,
     Wake,
 }
 
@@ -313,8 +318,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         Just(Step::Take),
         (0_usize..4, 0_u8..4).prop_map(|(index, how)| Step::End(index, how)),
         (0_u64..10_000).prop_map(Step::Advance),
-        Just(Step::Pause),
-        Just(Step::Resume),
+        Just(Step::Close),
+        Just(Step::Open),
         Just(Step::Wake),
     ];
     proptest::collection::vec(step, 0..80)
@@ -325,6 +330,7 @@ async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
     let queue = queue();
     let mut in_work: Vec<Turn<u32>> = Vec::new();
     let mut owed = BTreeSet::new();
+    let mut is_open = true;
     for step in steps {
         match step {
             Step::Add(key) => queue.add(key),
@@ -350,15 +356,24 @@ async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
             }
             Step::End(..) => {}
             Step::Advance(millis) => advance(Duration::from_millis(millis)).await,
-            Step::Pause => queue.pause(),
-            Step::Resume => queue.resume(),
+            Step::Close => {
+                queue.close();
+                owed.clear();
+                is_open = false;
+            }
+            Step::Open => {
+                queue.open();
+                is_open = true;
+            }
             Step::Wake => queue.wake_backoffs(),
         }
-        if let Step::Add(key) | Step::AddAfter(key, _) | Step::AddNow(key) = step {
+        if let Step::Add(key) | Step::AddAfter(key, _) | Step::AddNow(key) = step
+            && is_open
+        {
             owed.insert(key);
         }
     }
-    queue.resume();
+    queue.open();
     for turn in in_work {
         turn.done(Next::AwaitChange);
     }

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_core::cloud::Capability;
 use bulkhead_core::controllers::{Controller as Kind, Verdict};
 use bulkhead_core::ids::Uid;
 use bulkhead_core::node::view::NodeView;
@@ -28,7 +27,7 @@ use crate::loader::loader;
 use crate::metrics::{Metrics, QueueMetrics};
 use crate::plugin::{self, PluginHandle};
 use crate::queue::Queue;
-use crate::readiness::Health;
+use crate::readiness::{Condition, Health};
 use crate::tasks::Tasks;
 
 /// How the host is watched.
@@ -36,6 +35,24 @@ use crate::tasks::Tasks;
 pub(super) struct Watching {
     pub(super) metrics: Metrics,
     pub(super) health: Health,
+    /// Every store that a controller reads is complete.
+    pub(super) synced: Condition,
+    /// This process takes part in the election, or needs none.
+    pub(super) elected: Condition,
+}
+
+impl Watching {
+    /// From here on `/readyz` says that the host is not ready yet.
+    pub(super) fn new(metrics: Metrics, health: Health) -> Self {
+        let synced = health.condition("stores");
+        let elected = health.condition("leader-election");
+        Self {
+            metrics,
+            health,
+            synced,
+            elected,
+        }
+    }
 }
 
 /// What controllers are made from.
@@ -55,8 +72,6 @@ pub(super) async fn assemble(
     watching: Watching,
     stages: &Stages,
 ) -> Host {
-    let synced = watching.health.condition("stores");
-    let elected = watching.health.condition("leader-election");
     wait_for_api(&api).await;
     let cluster_uid = cluster_uid(&api, config.cluster_id.as_deref()).await;
 
@@ -71,11 +86,16 @@ pub(super) async fn assemble(
     let recorder = start_events(&api, &leadership, announcements, &watching, &stages.base);
     let plugin = start_plugin(&config, &cluster_uid, &leadership, &watching, &stages.base);
     let counts = watching.metrics.api.clone();
-    let writer = Writer::new(api.client.clone(), config.api.writes_in_flight, move |verb, result| {
+    let writer = Writer::new(&api, config.api.writes_in_flight, move |verb, result| {
         counts.write(verb, result);
     });
     let parts = Parts {
-        effects: Effects { leadership: leadership.clone(), plugin: plugin.clone(), writer, events: recorder },
+        effects: Effects {
+            leadership: leadership.clone(),
+            plugin: plugin.clone(),
+            writer,
+            events: recorder,
+        },
         nodes: Store::new(),
         services: Store::new(),
         cluster_uid,
@@ -83,18 +103,21 @@ pub(super) async fn assemble(
     };
     start_controllers(&config.controllers, &parts, stages);
     // Only now: the controllers' handlers are on the stores, and no change may be missed.
-    follow(&parts.nodes, &api, &stages.base);
-    follow(&parts.services, &api, &stages.base);
-    let stores = vec![parts.nodes.ready(), parts.services.ready()];
-    stages.base.spawn("show", show::run(show::Shown {
-        leadership: leadership.clone(),
-        plugin: plugin.clone(),
-        stores,
-        synced,
-        elected,
-        watching,
-        stop: stages.base.stop_token().clone(),
-    }));
+    // Only what a controller reads: the rights of the others may not have been granted.
+    let mut stores = vec![follow(&parts.nodes, &api, &stages.base)];
+    if config.controllers.selection.verdict(Kind::ServiceLb) == Verdict::On {
+        stores.push(follow(&parts.services, &api, &stages.base));
+    }
+    stages.base.spawn(
+        "show",
+        show::run(show::Shown {
+            leadership: leadership.clone(),
+            plugin: plugin.clone(),
+            stores,
+            watching,
+            stop: stages.base.stop_token().clone(),
+        }),
+    );
     Host { leadership, plugin }
 }
 
@@ -149,23 +172,39 @@ fn start_plugin(
 ) -> PluginHandle {
     let run_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let settings = plugin::Settings {
-        name: config.plugin.provider.clone().unwrap_or_else(|| "default".to_owned()),
+        name: config
+            .plugin
+            .provider
+            .clone()
+            .unwrap_or_else(|| "default".to_owned()),
         endpoint: config.plugin.endpoint.clone(),
         allowed_uids: config.plugin.allowed_uids.clone(),
         provider: config.plugin.provider.clone(),
-        cluster: plugin::Cluster { uid: cluster_uid.to_owned(), name: config.cluster_name.clone() },
+        cluster: plugin::Cluster {
+            uid: cluster_uid.to_owned(),
+            name: config.cluster_name.clone(),
+        },
         host_name: leadership.identity().to_owned(),
         run_root: plugin::run_root(run_dir.as_deref()),
         timing: plugin::Timing::DEFAULT,
     };
-    plugin::start(settings, leadership.subscribe(), Arc::new(watching.metrics.plugins.clone()), tasks)
+    plugin::start(
+        settings,
+        leadership.subscribe(),
+        Arc::new(watching.metrics.plugins.clone()),
+        tasks,
+    )
 }
 
 /// Starts the controllers that are wanted and built; the others each say why not.
 fn start_controllers(config: &ControllerConfig, parts: &Parts<'_>, stages: &Stages) {
+    if config.routes && !config.cluster_cidrs.is_empty() {
+        tracing::info!(
+            "--cluster-cidr is given, but node-route-controller is not built yet: no routes are written"
+        );
+    }
     for kind in Kind::ALL {
-        // What the plugin lacks is known only when it is there: each lane sees to that.
-        let verdict = config.selection.verdict(kind, |_| true);
+        let verdict = config.selection.verdict(kind);
         match (verdict, kind) {
             (Verdict::On, Kind::CloudNode) => start_nodes(config, parts, stages),
             (Verdict::On, Kind::ServiceLb) => start_services(config, parts, &stages.workers),
@@ -179,8 +218,10 @@ fn start_controllers(config: &ControllerConfig, parts: &Parts<'_>, stages: &Stag
 }
 
 fn start_nodes(config: &ControllerConfig, parts: &Parts<'_>, stages: &Stages) {
-    let (loader, batches) = loader(parts.effects.plugin.clone());
-    stages.base.spawn("instance loader", batches.run(stages.base.stop_token().clone()));
+    let (loader, batches) = loader(parts.effects.plugin.clone(), parts.nodes.clone());
+    stages
+        .base
+        .spawn("instance loader", batches.run(stages.base.stop_token().clone()));
     let queue = parts.watching.metrics.workqueues.queue("Nodes");
     let controller = NodeController::new(
         parts.nodes.clone(),
@@ -211,7 +252,10 @@ fn start_services(config: &ControllerConfig, parts: &Parts<'_>, workers: &Tasks)
 
 impl Parts<'_> {
     fn effects_as(&self, component: &'static str) -> Effects {
-        Effects { events: self.effects.events.with_component(component), ..self.effects.clone() }
+        Effects {
+            events: self.effects.events.with_component(component),
+            ..self.effects.clone()
+        }
     }
 
     fn conditions<C: Controller>(
@@ -220,7 +264,6 @@ impl Parts<'_> {
         queue: QueueMetrics,
         stores: Vec<watch::Receiver<bool>>,
     ) -> Conditions {
-        debug_assert_eq!(kind.capability(), Some(Capability::name(C::CAPABILITY)));
         Conditions {
             standing: self.effects.leadership.subscribe(),
             session: self.effects.plugin.subscribe(),
@@ -232,12 +275,14 @@ impl Parts<'_> {
     }
 }
 
-/// Keeps a store up to date until the host ends.
-fn follow<V: View>(store: &Store<V>, api: &Connection, tasks: &Tasks) {
+/// Keeps a store up to date until the host ends; whether it is complete.
+fn follow<V: View>(store: &Store<V>, api: &Connection, tasks: &Tasks) -> watch::Receiver<bool> {
+    let ready = store.ready();
     let (store, client, stop) = (store.clone(), api.client.clone(), tasks.stop_token().clone());
     tasks.spawn(format!("watch of {}", V::PLURAL), async move {
         store.run(client, stop).await;
     });
+    ready
 }
 
 /// How often what is shown is refreshed even if nothing changes.

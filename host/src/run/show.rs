@@ -14,15 +14,13 @@ use crate::clock;
 use crate::kube::stores::all_ready;
 use crate::leader::{Leadership, Standing};
 use crate::plugin::{PluginHandle, SessionView};
-use crate::readiness::{Condition, PluginState};
+use crate::readiness::PluginState;
 
 /// What is shown, and where it comes from.
 pub(super) struct Shown {
     pub(super) leadership: Leadership,
     pub(super) plugin: PluginHandle,
     pub(super) stores: Vec<watch::Receiver<bool>>,
-    pub(super) synced: Condition,
-    pub(super) elected: Condition,
     pub(super) watching: Watching,
     pub(super) stop: CancellationToken,
 }
@@ -34,21 +32,36 @@ const ELECTION_HEARTBEAT: Duration = Duration::from_secs(30);
 pub(super) async fn run(shown: Shown) {
     let mut session = shown.plugin.subscribe();
     let mut standing = shown.leadership.subscribe();
-    let heartbeat = shown.watching.health.heartbeat("leader-election", ELECTION_HEARTBEAT);
-    let master = shown.watching.metrics.leadership.master(shown.leadership.lease_name());
+    let heartbeat = shown
+        .watching
+        .health
+        .heartbeat("leader-election", ELECTION_HEARTBEAT);
+    let master = shown
+        .watching
+        .metrics
+        .leadership
+        .master(shown.leadership.lease_name());
     let mut tick = tokio::time::interval(REFRESH);
-    shown.elected.met();
-    shown.synced.not_met("the first lists are not complete");
+    shown.watching.synced.not_met("the first lists are not complete");
     let mut complete = pin!(all_ready(shown.stores));
     let mut is_complete = false;
     loop {
         if shown.leadership.is_healthy() {
             heartbeat.beat();
+            shown.watching.elected.met();
+        } else {
+            shown
+                .watching
+                .elected
+                .not_met("the last renewal of the lease is too long ago");
         }
         master.set(i64::from(shown.leadership.is_leader()));
         let view = session.borrow_and_update().clone();
         let leads = matches!(*standing.borrow_and_update(), Standing::Leading(_));
-        shown.watching.health.show_plugin(plugin_state(shown.plugin.name(), &view, leads));
+        shown
+            .watching
+            .health
+            .show_plugin(plugin_state(shown.plugin.name(), &view, leads));
         tokio::select! {
             () = shown.stop.cancelled() => return,
             _ = tick.tick() => {}
@@ -56,7 +69,7 @@ pub(super) async fn run(shown: Shown) {
             _ = standing.changed() => {}
             () = &mut complete, if !is_complete => {
                 is_complete = true;
-                shown.synced.met();
+                shown.watching.synced.met();
             }
         }
     }
@@ -64,7 +77,9 @@ pub(super) async fn run(shown: Shown) {
 
 fn plugin_state(name: &str, view: &SessionView, leads: bool) -> PluginState {
     let age = clock::now().saturating_since(view.since);
-    let since = clock::wall().0.saturating_sub(i64::try_from(age.as_micros()).unwrap_or(i64::MAX));
+    let since = clock::wall()
+        .0
+        .saturating_sub(i64::try_from(age.as_micros()).unwrap_or(i64::MAX));
     let mut details = BTreeMap::from([
         ("session".to_owned(), json!(view.session)),
         ("host_leads".to_owned(), json!(leads)),

@@ -218,12 +218,11 @@ impl<P: CloudProvider> Runner<P> {
     }
 }
 
-/// The host's wish, where it has one that can be read.
+/// The host's wish, where it has one that can be read; no time at all is one.
 fn soft_deadline(rpc: &Rpc, intent: Option<&v1::Intent>) -> Duration {
     intent
         .and_then(|intent| intent.soft_deadline)
         .and_then(|wish| Duration::try_from(wish).ok())
-        .filter(|wish| !wish.is_zero())
         .unwrap_or(rpc.soft_deadline)
 }
 

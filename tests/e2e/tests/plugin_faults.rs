@@ -214,8 +214,10 @@ fn only_child(parent: u32) -> Result<Pid> {
             children.push(pid);
         }
     }
-    ensure!(children.len() == 1, "{} children", children.len());
-    Pid::from_raw(children[0]).context("no process id")
+    let &[child] = children.as_slice() else {
+        anyhow::bail!("children {children:?}, not one")
+    };
+    Pid::from_raw(child).context("no process id")
 }
 
 fn runs(pid: Pid) -> bool {

@@ -1,41 +1,28 @@
 use Controller::{CloudNode, CloudNodeLifecycle, NodeIpam, NodeRoute, ServiceLb};
-use Verdict::{Deselected, Lacks, NotBuilt, On};
+use Verdict::{Deselected, NotBuilt, On};
 use rstest::rstest;
 
 use super::*;
 
-const NO_INSTANCES: Verdict = Lacks {
-    capability: "instances",
-};
-const NO_LB: Verdict = Lacks { capability: "lb" };
-
 #[rstest]
-#[case::star_runs_what_is_built(&["*"], &["instances", "lb"], [On, NotBuilt, On, NotBuilt, NotBuilt])]
-#[case::a_name_alone_runs_only_itself(&["service-lb-controller"], &["instances", "lb"],
-    [Deselected, Deselected, On, Deselected, Deselected])]
-#[case::an_alias_is_the_same_as_the_name(&["cloud-node", "service"], &["instances", "lb"],
-    [On, Deselected, On, Deselected, Deselected])]
-#[case::minus_after_star_switches_off(&["*", "-service"], &["instances", "lb"],
-    [On, NotBuilt, Deselected, NotBuilt, NotBuilt])]
-#[case::minus_before_star_switches_off_too(&["-cloud-node-controller", "*"], &["instances", "lb"],
-    [Deselected, NotBuilt, On, NotBuilt, NotBuilt])]
+#[case::star_runs_what_is_built(&["*"], [On, NotBuilt, On, NotBuilt, NotBuilt])]
+#[case::a_name_alone_runs_only_itself(&["service-lb-controller"], [Deselected, Deselected, On, Deselected, Deselected])]
+#[case::an_alias_is_the_same_as_the_name(&["cloud-node", "service"], [On, Deselected, On, Deselected, Deselected])]
+#[case::minus_after_star_switches_off(&["*", "-service"], [On, NotBuilt, Deselected, NotBuilt, NotBuilt])]
+#[case::minus_before_star_switches_off_too(&["-cloud-node-controller", "*"], [Deselected, NotBuilt, On, NotBuilt, NotBuilt])]
 #[case::the_first_entry_that_names_it_wins(&["service", "-service-lb-controller", "-cloud-node", "cloud-node"],
-    &["instances", "lb"], [Deselected, Deselected, On, Deselected, Deselected])]
+    [Deselected, Deselected, On, Deselected, Deselected])]
 #[case::an_unbuilt_one_may_be_switched_off(&["*", "-route", "-nodeipam", "-cloud-node-lifecycle"],
-    &["instances", "lb"], [On, Deselected, On, Deselected, Deselected])]
-#[case::switched_off_first_then_named_is_off(&["-route", "route"], &[],
+    [On, Deselected, On, Deselected, Deselected])]
+#[case::switched_off_first_then_named_is_off(&["-route", "route"],
     [Deselected, Deselected, Deselected, Deselected, Deselected])]
-#[case::without_instances_nodes_are_off(&["*"], &["lb"], [NO_INSTANCES, NotBuilt, On, NotBuilt, NotBuilt])]
-#[case::without_lb_services_are_off(&["*"], &["instances"], [On, NotBuilt, NO_LB, NotBuilt, NotBuilt])]
-#[case::only_the_exact_capability_counts(&["*"], &["instances.list", "lb.nodesets"],
-    [NO_INSTANCES, NotBuilt, NO_LB, NotBuilt, NotBuilt])]
-#[case::nothing_listed_runs_nothing(&[], &["instances", "lb"],
-    [Deselected, Deselected, Deselected, Deselected, Deselected])]
-fn selection_decides(#[case] list: &[&str], #[case] capabilities: &[&str], #[case] expected: [Verdict; 5]) {
+#[case::nothing_listed_runs_nothing(&[], [Deselected, Deselected, Deselected, Deselected, Deselected])]
+fn selection_decides(#[case] list: &[&str], #[case] expected: [Verdict; 5]) {
     let selection = Selection::parse(list.iter().copied()).unwrap();
-    let verdicts = Controller::ALL
-        .map(|controller| selection.verdict(controller, |capability| capabilities.contains(&capability)));
-    assert_eq!(verdicts, expected);
+    assert_eq!(
+        Controller::ALL.map(|controller| selection.verdict(controller)),
+        expected
+    );
 }
 
 #[rstest]
@@ -67,10 +54,6 @@ fn an_unknown_name_is_answered_with_every_legal_one() {
 #[case::running(On, None)]
 #[case::left_out(Deselected, None)]
 #[case::not_built(NotBuilt, Some("service-lb-controller is off: not built yet"))]
-#[case::capability(
-    NO_LB,
-    Some("service-lb-controller is off: the plugin does not declare the capability lb")
-)]
 fn a_verdict_is_one_line_or_none(#[case] verdict: Verdict, #[case] line: Option<&str>) {
     assert_eq!(verdict.explain(ServiceLb).as_deref(), line);
 }

@@ -69,6 +69,8 @@ pub struct Observed<'a> {
     pub claimed_by: Option<&'a NodeName>,
     /// How often an initialised node is compared with its instance.
     pub refresh: Duration,
+    /// How long ago the node was created.
+    pub age: Duration,
 }
 
 /// What to do now. At most one write: what it returns is the next observation.
@@ -128,7 +130,7 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
             Next::After(SLOW),
         ),
         InstanceAnswer::Pending { retry_after, .. } => {
-            silent(Next::Backoff(retry_after.unwrap_or(Duration::ZERO).min(SLOW)))
+            silent(Next::After(retry_after.unwrap_or(SOON).clamp(SHORTEST, SLOW)))
         }
         InstanceAnswer::Failed(failure) => {
             let next = after_failure(failure, CallKind::Read);
@@ -192,6 +194,13 @@ fn converge(observed: &Observed<'_>, instance: &Instance) -> Plan {
     }
 }
 
+/// Pause while a machine is on its way and nobody said how long that takes.
+const SOON: Duration = Duration::from_secs(5);
+/// No plugin makes the host ask about a node more often.
+const SHORTEST: Duration = Duration::from_secs(1);
+/// A cloud's API may lag behind a machine that has just been made; a node older than this is looked at less often.
+const YOUNG: Duration = Duration::from_secs(600);
+
 /// Pause where only a person can help, but may do so at any time without the node changing.
 const BY_A_PERSON: Duration = Duration::from_secs(30);
 
@@ -237,7 +246,11 @@ fn absent(observed: &Observed<'_>, proof: &AbsenceProof) -> Plan {
             "No instance for this node in {scopes}. If its host name differs from the instance's name, start the \
              kubelet with --provider-id, or name them alike"
         ),
-        Next::Backoff(Duration::ZERO),
+        if observed.age < YOUNG {
+            Next::After(SOON)
+        } else {
+            Next::After(BY_A_PERSON)
+        },
     )
 }
 

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Instant;
-use crate::cloud::{Description, LoadBalancerAnswer, Resource};
+use crate::cloud::{Description, Failure, LoadBalancerAnswer, Resource};
 use crate::digest::Digest;
-use crate::disposition::{CallKind, after_failure};
+use crate::disposition::{CallKind, after_failure, deserves_notice};
 use crate::ids::{Guard, Mark, ServiceKey, Uid};
 use crate::outcome::{Next, Notice, SLOW, Told, message_of};
-use crate::ownership::{ServiceOwner, of_service};
+use crate::ownership::{ServiceOwner, of_service, our_finalizers};
 use crate::service::request::{BalancerRef, Current, Intent, IntentReason};
 use crate::service::spec::Spec;
 use crate::service::targets::{Selection, explain_empty};
@@ -38,6 +38,10 @@ pub struct Memory {
     pub resources: Vec<Resource>,
     /// The write that has not concluded.
     pub open: Option<Open>,
+    /// The last write may have been applied: the next step is a read.
+    pub is_unsure: bool,
+    /// It waits for room in the cloud: a quota, or an address.
+    pub is_starved: bool,
     /// What people were told.
     pub told: Told,
     /// When the plugin first said that it knows nothing behind upstream's finalizer.
@@ -52,6 +56,8 @@ pub enum Standing {
     Unknown,
     /// The load balancer, as of this.
     Balancer(Box<Applied>),
+    /// It stood, and somebody removed it.
+    Vanished,
     /// Another controller does it.
     Elsewhere {
         /// Digest of the spec for which the plugin said so.
@@ -92,6 +98,19 @@ pub enum Purpose {
     Targets(Digest),
     /// Delete.
     Delete,
+}
+
+/// Whether a change from `old` to `new` asks for something else, so that earlier failures no longer count.
+pub fn is_another_wish(old: Option<&ServiceView>, new: Option<&ServiceView>, plugin: &Description) -> bool {
+    match (old, new) {
+        (Some(old), Some(new)) => {
+            old.uid != new.uid
+                || old.is_deleting() != new.is_deleting()
+                || old.is_load_balancer != new.is_load_balancer
+                || old.spec.digest(plugin) != new.spec.digest(plugin)
+        }
+        (None, _) | (_, None) => true,
+    }
 }
 
 /// What a plan is made from.
@@ -180,29 +199,35 @@ pub enum Step {
 
 /// Decides what to do about one Service.
 pub fn plan(observed: &Observed<'_>) -> Plan {
+    let remembers = observed.memory.remembers();
     let Some(service) = observed.service else {
-        return released(observed);
+        return if remembers {
+            tear_down(observed, None)
+        } else {
+            quiet(Step::Forget)
+        };
     };
     match of_service(service, observed.plugin) {
         ServiceOwner::Wants(finalizer) if service.has_finalizer(finalizer) => keep(observed, service),
         ServiceOwner::Wants(finalizer) => quiet(with_finalizer(service, finalizer)),
-        ServiceOwner::Leaves(finalizer) => leave(observed, service, finalizer),
-        ServiceOwner::MayLeave if observed.memory.remembers() => {
-            leave(observed, service, crate::service::view::CLEANUP_FINALIZER)
-        }
+        ServiceOwner::Leaves => tear_down(observed, Some(service)),
+        // What this process made is removed, whatever the Service has become since.
+        ServiceOwner::MayLeave | ServiceOwner::Foreign if remembers => tear_down(observed, Some(service)),
         ServiceOwner::MayLeave => may_leave(observed, service),
-        ServiceOwner::Released => released(observed),
         ServiceOwner::Foreign => quiet(Step::Forget),
     }
 }
 
-/// The Service is gone, or about to go, without our finalizer holding it: what this process made is still removed, and
-/// no finalizer is ever put on again.
-fn released(observed: &Observed<'_>) -> Plan {
-    if observed.memory.remembers() && observed.memory.standing != Standing::Nothing {
-        delete(observed, observed.service)
-    } else {
-        quiet(Step::Forget)
+/// There is to be no load balancer: removes it, then every finalizer of ours.
+fn tear_down(observed: &Observed<'_>, service: Option<&ServiceView>) -> Plan {
+    if observed.memory.standing != Standing::Nothing {
+        return delete(observed, service);
+    }
+    match service {
+        Some(service) if !our_finalizers(service, observed.plugin).is_empty() => {
+            quiet(without_finalizers(observed, service))
+        }
+        Some(_) | None => quiet(Step::Forget),
     }
 }
 
@@ -217,9 +242,11 @@ fn keep(observed: &Observed<'_>, service: &ServiceView) -> Plan {
         {
             follow(observed, service, applied)
         }
-        Standing::Unknown | Standing::Balancer(_) | Standing::Elsewhere { .. } | Standing::Nothing => {
-            ensure(observed, service, digest)
-        }
+        Standing::Unknown
+        | Standing::Balancer(_)
+        | Standing::Vanished
+        | Standing::Elsewhere { .. }
+        | Standing::Nothing => ensure(observed, service, digest),
     }
 }
 
@@ -246,20 +273,25 @@ fn follow(observed: &Observed<'_>, service: &ServiceView, applied: &Applied) -> 
 }
 
 fn ensure(observed: &Observed<'_>, service: &ServiceView, digest: Digest) -> Plan {
-    // After a restart the load balancer most likely stands already: that is no news to anybody.
-    let takeover = observed.memory.standing == Standing::Unknown
-        && observed.memory.open.is_none()
-        && !service.ingress.is_empty();
-    let reason = if takeover {
-        IntentReason::Takeover
-    } else {
-        IntentReason::Changed
-    };
+    if observed.memory.is_unsure {
+        match observed.looked {
+            None => return quiet(Step::Look(Box::new(reference(observed, Some(service))))),
+            Some(LoadBalancerAnswer::Failed(failure)) => return unreadable(failure),
+            // Whatever stands there, Ensure makes it what it is to be.
+            Some(_) => {}
+        }
+    }
     let purpose = Purpose::Ensure(digest.clone());
-    let intent = intent(observed, &purpose, reason);
+    let intent = intent(observed, &purpose, reason_to_ensure(observed, service));
     let mut notices = no_targets(observed.targets);
-    if intent.reason == IntentReason::Changed {
-        notices.push(Notice::normal(ENSURING, "Ensuring load balancer"));
+    match intent.reason {
+        IntentReason::Changed => notices.push(Notice::normal(ENSURING, "Ensuring load balancer")),
+        IntentReason::Drift => notices.push(Notice::normal(
+            ENSURING,
+            "Ensuring load balancer: it was removed from the cloud and is made anew",
+        )),
+        // After a restart it most likely stands already: that is no news to anybody.
+        IntentReason::Takeover | IntentReason::Retry => {}
     }
     let step = Step::Ensure {
         reference: Box::new(reference(observed, Some(service))),
@@ -270,12 +302,30 @@ fn ensure(observed: &Observed<'_>, service: &ServiceView, digest: Digest) -> Pla
     Plan { step, notices }
 }
 
-/// The Service is to have no load balancer any more; our finalizer is on.
-fn leave(observed: &Observed<'_>, service: &ServiceView, finalizer: &str) -> Plan {
-    if observed.memory.standing == Standing::Nothing {
-        return quiet(without_finalizer(service, finalizer));
+fn reason_to_ensure(observed: &Observed<'_>, service: &ServiceView) -> IntentReason {
+    match observed.memory.standing {
+        Standing::Vanished => IntentReason::Drift,
+        Standing::Unknown if !service.ingress.is_empty() => IntentReason::Takeover,
+        Standing::Unknown | Standing::Balancer(_) | Standing::Elsewhere { .. } | Standing::Nothing => {
+            IntentReason::Changed
+        }
     }
-    delete(observed, Some(service))
+}
+
+/// The plugin cannot say what stands in the cloud.
+fn unreadable(failure: &Failure) -> Plan {
+    let notices = if deserves_notice(failure) {
+        vec![Notice::warning(
+            SYNC_FAILED,
+            format!("Error syncing load balancer: {}", message_of(failure)),
+        )]
+    } else {
+        Vec::new()
+    };
+    Plan {
+        step: Step::Rest(after_failure(failure, CallKind::Read)),
+        notices,
+    }
 }
 
 /// Upstream's finalizer on a Service that is no LoadBalancer, of which this process remembers nothing.
@@ -290,7 +340,7 @@ fn may_leave(observed: &Observed<'_>, service: &ServiceView) -> Plan {
             let since = observed.memory.unknown_since.unwrap_or(observed.now);
             let waited = observed.now.saturating_since(since);
             if waited >= UNKNOWN_FINALIZER_GRACE {
-                return quiet(without_finalizer(service, finalizer));
+                return quiet(without_finalizers(observed, service));
             }
             let note = format!(
                 "The Service is no LoadBalancer any more and the cloud has none of it, but finalizer {finalizer} is \
@@ -303,7 +353,7 @@ fn may_leave(observed: &Observed<'_>, service: &ServiceView) -> Plan {
             let next = Next::After(UNKNOWN_FINALIZER_GRACE.saturating_sub(waited));
             // A deletion must not wait for a finalizer that nobody seems to need.
             if service.is_deleting() {
-                return quiet(without_finalizer(service, finalizer));
+                return quiet(without_finalizers(observed, service));
             }
             Plan {
                 step: Step::Rest(next),
@@ -318,13 +368,7 @@ fn may_leave(observed: &Observed<'_>, service: &ServiceView) -> Plan {
                 format!("The load balancer is not ours: {reason}"),
             )],
         },
-        Some(LoadBalancerAnswer::Failed(failure)) => Plan {
-            step: Step::Rest(after_failure(failure, CallKind::Read)),
-            notices: vec![Notice::warning(
-                SYNC_FAILED,
-                format!("Error syncing load balancer: {}", message_of(failure)),
-            )],
-        },
+        Some(LoadBalancerAnswer::Failed(failure)) => unreadable(failure),
     }
 }
 
@@ -344,7 +388,7 @@ fn delete(observed: &Observed<'_>, service: Option<&ServiceView>) -> Plan {
 impl Memory {
     /// What a plan has to tell before its step is performed, without what was told already.
     pub fn announce(&mut self, plan: &Plan) -> Vec<Notice> {
-        self.told.news(plan.notices.clone())
+        self.told.news(&plan.notices)
     }
 
     /// Whether something of this Service may stand in the cloud, as far as this process knows.
@@ -391,9 +435,10 @@ fn with_finalizer(service: &ServiceView, finalizer: &str) -> Step {
     }
 }
 
-fn without_finalizer(service: &ServiceView, finalizer: &str) -> Step {
+fn without_finalizers(observed: &Observed<'_>, service: &ServiceView) -> Step {
+    let ours = our_finalizers(service, observed.plugin);
     let mut finalizers = service.circumstances.finalizers.clone();
-    finalizers.retain(|present| present != finalizer);
+    finalizers.retain(|present| !ours.contains(&present.as_str()));
     Step::WriteFinalizers {
         guard: service.guard(),
         finalizers,

@@ -21,8 +21,6 @@ pub struct ServiceView {
     pub circumstances: Circumstances,
     /// `status.loadBalancer.ingress`, in order.
     pub ingress: Vec<Ingress>,
-    /// Types of the conditions in `status.conditions`.
-    pub condition_types: Vec<String>,
 }
 
 impl ServiceView {

@@ -32,7 +32,12 @@ impl Memories {
     /// What is remembered of one object, and the term that it belongs to.
     pub(super) fn get(&self, key: &ServiceKey, uid: &Uid) -> (Option<Epoch>, Memory) {
         let content = self.lock();
-        let memory = content.services.get(key).and_then(|objects| objects.get(uid)).cloned().unwrap_or_default();
+        let memory = content
+            .services
+            .get(key)
+            .and_then(|objects| objects.get(uid))
+            .cloned()
+            .unwrap_or_default();
         (content.epoch.clone(), memory)
     }
 
@@ -44,7 +49,11 @@ impl Memories {
         }
         match memory {
             Some(memory) => {
-                content.services.entry(key.clone()).or_default().insert(uid.clone(), memory);
+                content
+                    .services
+                    .entry(key.clone())
+                    .or_default()
+                    .insert(uid.clone(), memory);
             }
             None => {
                 if let Some(objects) = content.services.get_mut(key) {
@@ -57,9 +66,27 @@ impl Memories {
         }
     }
 
+    /// Every Service of which anything is remembered.
+    pub(super) fn keys(&self) -> Vec<ServiceKey> {
+        self.lock().services.keys().cloned().collect()
+    }
+
+    /// The Services that wait for room in the cloud.
+    pub(super) fn starved(&self) -> Vec<ServiceKey> {
+        let content = self.lock();
+        let starved = content
+            .services
+            .iter()
+            .filter(|(_, objects)| objects.values().any(|memory| memory.is_starved));
+        starved.map(|(key, _)| key.clone()).collect()
+    }
+
     /// Whether anything is remembered of one object.
     pub(super) fn has(&self, key: &ServiceKey, uid: &Uid) -> bool {
-        self.lock().services.get(key).is_some_and(|objects| objects.contains_key(uid))
+        self.lock()
+            .services
+            .get(key)
+            .is_some_and(|objects| objects.contains_key(uid))
     }
 
     /// The objects of `key` other than `current`.

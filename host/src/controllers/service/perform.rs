@@ -12,8 +12,7 @@ use bulkhead_core::service::view::ServiceView;
 
 use super::{Object, ServiceController};
 use crate::clock;
-use crate::kube::error::ApiError;
-use crate::kube::writer::ServiceStatusPatch;
+use crate::kube::writer::{ServiceStatusPatch, Write};
 use crate::leader::Permit;
 use crate::plugin::{Ensure, Right};
 
@@ -28,13 +27,20 @@ pub(super) struct Done {
 impl Done {
     /// What the plugin said, if it was asked what stands in the cloud.
     pub(super) const fn looked(&self) -> Option<&LoadBalancerAnswer> {
-        if let Performed::Looked(Ok(answer)) = &self.performed { Some(answer) } else { None }
+        if let Performed::Looked(Ok(answer)) = &self.performed {
+            Some(answer)
+        } else {
+            None
+        }
     }
 }
 
 impl From<Performed> for Done {
     fn from(performed: Performed) -> Self {
-        Self { performed, service: None }
+        Self {
+            performed,
+            service: None,
+        }
     }
 }
 
@@ -56,21 +62,37 @@ impl ServiceController {
                 return Some(self.wrote(object, call).await);
             }
             Step::WriteStatus { uid, ingress } => {
-                let changes = ServiceStatusPatch { ingress: Some(ingress), remove_conditions: &[] };
+                let changes = ServiceStatusPatch {
+                    ingress: Some(ingress),
+                    remove_conditions: &[],
+                };
                 let call = writer.patch_service_status(&object.key, uid, changes);
                 return Some(self.wrote(object, call).await);
             }
             Step::Look(reference) => Performed::Looked(plugin.look(reference, "").await),
-            Step::Ensure { reference, spec, spec_digest, intent } => {
+            Step::Ensure {
+                reference,
+                spec,
+                spec_digest,
+                intent,
+            } => {
                 let permit = self.permit(epoch)?;
-                let what = Ensure { balancer: reference, spec, spec_digest, targets: &targets.set };
+                let what = Ensure {
+                    balancer: reference,
+                    spec,
+                    spec_digest,
+                    targets: &targets.set,
+                };
                 Performed::Ensured(plugin.ensure(what, right(&permit, intent)).await.map(Box::new))
             }
             Step::UpdateTargets { reference, intent } => {
                 let permit = self.permit(epoch)?;
                 let began = clock::now();
                 let items = [(&**reference, &targets.set)];
-                let result = plugin.update_targets(&items, right(&permit, intent)).await.and_then(one);
+                let result = plugin
+                    .update_targets(&items, right(&permit, intent))
+                    .await
+                    .and_then(one);
                 self.count(began, result.is_ok());
                 Performed::Updated(result)
             }
@@ -84,14 +106,20 @@ impl ServiceController {
 
     /// The right to write in the cloud, if it is still of the term whose memory the plan was made from.
     fn permit(&self, epoch: Option<&Epoch>) -> Option<Permit> {
-        self.effects.leadership.permit().filter(|permit| Some(&permit.epoch) == epoch)
+        self.effects
+            .leadership
+            .permit()
+            .filter(|permit| Some(&permit.epoch) == epoch)
     }
 
-    async fn wrote(&self, object: &Object, call: impl Future<Output = Result<ServiceView, ApiError>>) -> Done {
+    async fn wrote(&self, object: &Object, call: Write<ServiceView>) -> Done {
         match self.effects.write(call).await {
             Ok(view) => {
                 self.services.absorb(view.clone());
-                Done { performed: Performed::Wrote(Ok(())), service: Some(view.into()) }
+                Done {
+                    performed: Performed::Wrote(Ok(())),
+                    service: Some(view.into()),
+                }
             }
             Err(failure) => {
                 tracing::debug!(service = %object.key, ?failure, "writing the Service failed");
@@ -102,7 +130,9 @@ impl ServiceController {
 
     fn count(&self, began: Instant, passed: bool) {
         self.metrics.loadbalancer_syncs.inc();
-        self.metrics.update_latency.observe(clock::now().saturating_since(began).as_secs_f64());
+        self.metrics
+            .update_latency
+            .observe(clock::now().saturating_since(began).as_secs_f64());
         if !passed {
             self.metrics.nodesync_errors.inc();
         }
@@ -110,7 +140,11 @@ impl ServiceController {
 }
 
 const fn right<'a>(permit: &'a Permit, intent: &'a Intent) -> Right<'a> {
-    Right { intent, epoch: &permit.epoch, cancel: &permit.lost }
+    Right {
+        intent,
+        epoch: &permit.epoch,
+        cancel: &permit.lost,
+    }
 }
 
 /// The answer to the one item that was sent; the border has counted them.

@@ -2,42 +2,63 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use http::Request;
+use tokio::sync::Mutex;
 use tower::{Layer, Service};
 
 use crate::clock;
 use crate::kube::bucket::{Bucket, Rate};
 
-/// Holds requests back to a rate.
+/// Hands out turns at a rate, in the order in which they are asked for. Clones share it.
 #[derive(Clone, Debug)]
-pub(super) struct PaceLayer(Arc<Mutex<Bucket>>);
+pub struct Pace(Arc<Mutex<Bucket>>);
 
-impl PaceLayer {
-    pub(super) fn new(rate: Rate) -> Self {
+/// A turn that was waited for already, as an extension of its request.
+#[derive(Clone, Copy, Debug)]
+pub struct Turn(());
+
+impl Pace {
+    /// A pace with `rate`.
+    pub fn new(rate: Rate) -> Self {
         Self(Arc::new(Mutex::new(Bucket::new(rate))))
+    }
+
+    /// Waits for a turn. Who gives up waiting takes none.
+    pub async fn turn(&self) -> Turn {
+        // The lock is held by the next in the order, while it waits.
+        let mut bucket = self.0.lock().await;
+        loop {
+            let now = clock::now();
+            if bucket.try_take(now) {
+                return Turn(());
+            }
+            tokio::time::sleep(bucket.wait(now)).await;
+        }
     }
 }
 
-impl<S> Layer<S> for PaceLayer {
-    type Service = Pace<S>;
+/// Holds requests back that come without their turn.
+impl<S> Layer<S> for Pace {
+    type Service = Paced<S>;
 
-    fn layer(&self, inner: S) -> Pace<S> {
-        Pace {
+    fn layer(&self, inner: S) -> Paced<S> {
+        Paced {
             inner,
-            bucket: Arc::clone(&self.0),
+            pace: self.clone(),
         }
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Pace<S> {
+pub struct Paced<S> {
     inner: S,
-    bucket: Arc<Mutex<Bucket>>,
+    pace: Pace,
 }
 
-impl<R, S: Service<R>> Service<R> for Pace<S>
+impl<B, S: Service<Request<B>>> Service<Request<B>> for Paced<S>
 where
     S::Future: Send + 'static,
 {
@@ -49,17 +70,63 @@ where
         self.inner.poll_ready(context)
     }
 
-    fn call(&mut self, request: R) -> Self::Future {
-        let wait = self
-            .bucket
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take(clock::now());
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        let has_turn = request.extensions().get::<Turn>().is_some();
+        let pace = self.pace.clone();
         // The inner future sends nothing before it is polled.
         let call = self.inner.call(request);
         Box::pin(async move {
-            tokio::time::sleep(wait).await;
+            if !has_turn {
+                pace.turn().await;
+            }
             call.await
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+    use std::num::NonZeroUsize;
+    use std::time::Duration;
+
+    use futures::FutureExt as _;
+    use tower::{ServiceExt as _, service_fn};
+
+    use super::*;
+
+    /// One request at once, the next ones each after `Duration`.
+    fn pace(interval: Duration) -> Pace {
+        let per_second = interval.as_secs_f64().recip();
+        Pace::new(Rate {
+            per_second,
+            burst: NonZeroUsize::MIN,
+        })
+    }
+
+    #[tokio::test]
+    async fn who_gives_up_waiting_takes_no_turn() {
+        let pace = pace(Duration::from_millis(50));
+        pace.turn().await;
+        for _ in 0..1000 {
+            assert!(pace.turn().now_or_never().is_none());
+        }
+        // Of a thousand turns the last would come in 50 s.
+        tokio::time::timeout(Duration::from_secs(10), pace.turn())
+            .await
+            .unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_request_waits_unless_it_has_its_turn() {
+        let pace = pace(Duration::from_hours(1));
+        let send = |request: Request<()>| {
+            pace.layer(service_fn(async |_: Request<()>| Ok::<_, Infallible>(())))
+                .oneshot(request)
+        };
+        let mut request = Request::new(());
+        request.extensions_mut().insert(pace.turn().await);
+        assert_eq!(send(request).now_or_never(), Some(Ok(())));
+        assert_eq!(send(Request::new(())).now_or_never(), None);
     }
 }

@@ -98,6 +98,7 @@ fn connection(client: Client) -> Connection {
     Connection {
         client,
         url: Uri::from_static("http://api"),
+        pace: None,
     }
 }
 

@@ -107,8 +107,6 @@ struct RawClientIp {
 #[serde(rename_all = "camelCase", default)]
 struct RawStatus {
     load_balancer: Option<RawLoadBalancer>,
-    #[serde(deserialize_with = "lenient::list")]
-    conditions: Vec<RawCondition>,
 }
 
 #[derive(Default, Deserialize)]
@@ -138,12 +136,6 @@ struct RawPortStatus {
     error: Option<String>,
 }
 
-#[derive(Deserialize)]
-struct RawCondition {
-    #[serde(rename = "type")]
-    kind: String,
-}
-
 pub(super) fn decode<'de, D: Deserializer<'de>>(from: D) -> Result<ServiceView, D::Error> {
     let raw = RawService::deserialize(from)?;
     let (metadata, spec, status) = (
@@ -171,11 +163,6 @@ pub(super) fn decode<'de, D: Deserializer<'de>>(from: D) -> Result<ServiceView, 
             .ingress
             .into_iter()
             .filter_map(ingress)
-            .collect(),
-        condition_types: status
-            .conditions
-            .into_iter()
-            .map(|condition| condition.kind)
             .collect(),
     })
 }

@@ -408,7 +408,6 @@ prop_compose! {
         finalizers in vec("[a-z./]{1,12}", 0..3),
         (created_at, deleted_at) in (time(), option::of(time())),
         ingress in vec(any_ingress(), 0..3),
-        condition_types in vec("[A-Za-z/.]{1,12}", 0..3),
     ) -> ServiceView {
         // One address fits the field; two go by the annotation, which is an annotation as well.
         if spec.requested_addresses.len() > 1 {
@@ -417,7 +416,7 @@ prop_compose! {
         ServiceView {
             key: ServiceKey { namespace: "ns".into(), name: "s".into() },
             uid: Uid(uid),
-            is_load_balancer, spec, ingress, condition_types,
+            is_load_balancer, spec, ingress,
             circumstances: Circumstances { finalizers, created_at: Some(created_at), deleted_at, resource_version: version.to_string() },
         }
     }
@@ -460,7 +459,6 @@ fn service_object(view: &ServiceView) -> Value {
         },
         "status": {
             "loadBalancer": { "ingress": ingress },
-            "conditions": view.condition_types.iter().map(|kind| json!({ "type": kind, "status": "True" })).collect::<Vec<_>>(),
         },
     })
 }

@@ -2,20 +2,42 @@ use std::sync::Mutex;
 
 use axum::body::Body as Answer;
 use bulkhead_core::node::view::AddressType;
-use http::Response;
+use http::{Response, Uri};
 use rstest::rstest;
 use serde_json::json;
 
 use super::*;
+use crate::kube::bucket::Rate;
 use crate::kube::fake::{self, Sent};
 
 type Counts = Arc<Mutex<Vec<(&'static str, &'static str)>>>;
 
 fn writer(client: Client) -> (Writer, Counts) {
+    writer_at(client, None)
+}
+
+fn writer_at(client: Client, pace: Option<Pace>) -> (Writer, Counts) {
     let counts = Counts::default();
     let counted = Arc::clone(&counts);
     let count = move |row, result| counted.lock().unwrap().push((row, result));
-    (Writer::new(client, NonZeroUsize::new(2).unwrap(), count), counts)
+    let url = Uri::from_static("http://api");
+    let connection = Connection { client, url, pace };
+    (
+        Writer::new(&connection, NonZeroUsize::new(2).unwrap(), count),
+        counts,
+    )
+}
+
+async fn written<V: View>(write: Write<V>) -> Result<V, ApiError> {
+    write.place().await?.send().await
+}
+
+/// One turn, and the next ones too late for anybody.
+fn one_turn() -> Pace {
+    Pace::new(Rate {
+        per_second: 0.001,
+        burst: NonZeroUsize::MIN,
+    })
 }
 
 fn node_answer(_: &Sent) -> Response<Answer> {
@@ -66,8 +88,7 @@ async fn addresses_go_to_the_status_as_a_json_merge_patch() {
         kind: AddressType::InternalIp,
         address: "10.0.0.1".into(),
     }];
-    let view = writer
-        .patch_node_addresses(&node(), &guard().uid, &addresses)
+    let view = written(writer.patch_node_addresses(&node(), &guard().uid, &addresses))
         .await
         .unwrap();
     assert_eq!((view.name, view.resource_version.as_str()), (node(), "18"));
@@ -85,9 +106,8 @@ async fn a_node_is_changed_by_a_json_merge_patch() {
         provider_id: Some("a://1".into()),
         ..NodePatch::default()
     };
-    writer(client)
-        .0
-        .patch_node(&node(), &guard(), &changes)
+    let (writer, _) = writer(client);
+    written(writer.patch_node(&node(), &guard(), &changes))
         .await
         .unwrap();
     let body =
@@ -99,9 +119,8 @@ async fn a_node_is_changed_by_a_json_merge_patch() {
 #[tokio::test]
 async fn finalizers_go_to_the_status_as_a_json_merge_patch() {
     let (client, log) = fake::client(service_answer);
-    let view = writer(client)
-        .0
-        .patch_service_finalizers(&service(), &guard(), &["f".into()])
+    let (writer, _) = writer(client);
+    let view = written(writer.patch_service_finalizers(&service(), &guard(), &["f".into()]))
         .await
         .unwrap();
     assert_eq!(view.key, service());
@@ -117,9 +136,8 @@ async fn a_service_status_is_changed_by_a_strategic_merge_patch() {
         ingress: Some(&[]),
         ..ServiceStatusPatch::default()
     };
-    writer(client)
-        .0
-        .patch_service_status(&service(), &guard().uid, changes)
+    let (writer, _) = writer(client);
+    written(writer.patch_service_status(&service(), &guard().uid, changes))
         .await
         .unwrap();
     let body = json!({ "metadata": { "uid": "u-1" }, "status": { "loadBalancer": { "ingress": null } } });
@@ -176,7 +194,7 @@ async fn a_refused_write_is_sent_once_and_counted_by_its_kind(
 ) {
     let (client, log) = fake::client(answer);
     let (writer, counts) = writer(client);
-    let result = writer.patch_node(&node(), &guard(), &NodePatch::default()).await;
+    let result = written(writer.patch_node(&node(), &guard(), &NodePatch::default())).await;
     assert_eq!(result, Err(expected.clone()));
     assert_eq!(*counts.lock().unwrap(), [("patch-node", expected.kind())]);
     assert_eq!(log.all().len(), 1);
@@ -192,8 +210,7 @@ async fn an_answer_that_is_no_json_leaves_the_outcome_unknown() {
 #[tokio::test(start_paused = true)]
 async fn a_write_without_an_answer_ends_at_its_deadline() {
     let (writer, counts) = writer(fake::silent_client());
-    let error = writer
-        .patch_node(&node(), &guard(), &NodePatch::default())
+    let error = written(writer.patch_node(&node(), &guard(), &NodePatch::default()))
         .await
         .unwrap_err();
     assert_eq!(error, ApiError::Deadline { after: DEADLINE });
@@ -201,13 +218,37 @@ async fn a_write_without_an_answer_ends_at_its_deadline() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn no_more_writes_are_in_flight_than_there_are_places() {
-    let (writer, _) = writer(fake::silent_client());
-    #[expect(clippy::disallowed_methods, reason = "measures paused time")]
-    let start = tokio::time::Instant::now();
+async fn no_more_writes_are_in_flight_than_there_are_places_and_a_place_is_waited_for_before_sending() {
+    let (writer, counts) = writer(fake::silent_client());
     let (name, uid) = (node(), guard().uid);
-    let write = || writer.patch_node_addresses(&name, &uid, &[]);
-    let results = tokio::join!(write(), write(), write());
-    assert!(results.0.is_err() && results.1.is_err() && results.2.is_err());
-    assert!(start.elapsed() >= DEADLINE * 2);
+    let place = || writer.patch_node_addresses(&name, &uid, &[]).place();
+    let first = place().await.unwrap();
+    let second = place().await.unwrap();
+    let error = place().await.unwrap_err();
+    assert_eq!(error, ApiError::NotSent { after: PATIENCE });
+    assert_eq!(*counts.lock().unwrap(), [("patch-node-addresses", "not_sent")]);
+    drop(first);
+    drop(place().await.unwrap());
+    second.send().await.unwrap_err();
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_sent_before_its_turn_which_is_waited_for_outside_of_the_deadline() {
+    let pace = one_turn();
+    let (client, log) = fake::client(node_answer);
+    let (writer, _) = writer_at(client, Some(pace));
+    let (name, guard, changes) = (node(), guard(), NodePatch::default());
+    let write = || writer.patch_node(&name, &guard, &changes);
+    let placed = write().place().await.unwrap();
+    assert_eq!(
+        write().place().await.unwrap_err(),
+        ApiError::NotSent { after: PATIENCE }
+    );
+    assert_eq!(
+        writer.read_node(&node()).await,
+        Err(ApiError::NotSent { after: PATIENCE })
+    );
+    assert!(log.all().is_empty());
+    placed.send().await.unwrap();
+    assert_eq!(log.all().len(), 1);
 }

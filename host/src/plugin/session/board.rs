@@ -2,10 +2,11 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use bulkhead_core::clock::Instant;
 use bulkhead_core::cloud::Description;
 use tokio::sync::watch;
 
-use super::state::{Facts, SessionState, SessionView};
+use super::state::{Facts, Led, SessionState, SessionView};
 use crate::clock;
 use crate::plugin::link::Link;
 use crate::plugin::{Observer, Settings};
@@ -27,7 +28,7 @@ impl Board {
             reason: String::new(),
             description: None,
             session: 0,
-            led: false,
+            led: Led::default(),
         };
         Self {
             settings,
@@ -53,7 +54,6 @@ impl Board {
         self.link.send_replace(Some(link));
         self.view.send_modify(|view| {
             view.session += 1;
-            view.led = false;
             view.description = Some(Arc::new(description));
         });
         let (state, reason) = Facts::default().state();
@@ -72,9 +72,14 @@ impl Board {
     pub(crate) fn ended(&self) {
         self.link.send_replace(None);
         self.view.send_modify(|view| {
-            view.led = false;
+            view.led.session_ended();
             view.description = None;
         });
+    }
+
+    /// The one process that this host started is dead, and so is all that it started.
+    pub(crate) fn nobody_lives(&self) {
+        self.view.send_modify(|view| view.led = Led::default());
     }
 
     /// There is no session.
@@ -111,10 +116,14 @@ impl Board {
             .send_modify(|view| view.description = Some(Arc::new(description)));
     }
 
-    /// Whether a `Lead` of this host may be in force.
-    pub(crate) fn led(&self, led: bool) {
-        self.view
-            .send_if_modified(|view| std::mem::replace(&mut view.led, led) != led);
+    /// From here on a `Lead` that ends at `until` at the latest may be in force in the session.
+    pub(crate) fn led(&self, until: Instant) {
+        self.view.send_modify(|view| view.led.told(until));
+    }
+
+    /// The session has answered that it stands down.
+    pub(crate) fn stood_down(&self) {
+        self.view.send_modify(|view| view.led.stood_down());
     }
 
     fn publish(&self, state: SessionState, reason: String) {

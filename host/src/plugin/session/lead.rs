@@ -29,43 +29,12 @@ const LEAD: Verb = Verb {
 /// Pause before a `Lead` that was not taken is sent again, unless a renewal comes first.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Follows `standing` as long as the session lives.
-pub(crate) async fn follow(
-    settings: &Settings,
-    board: &Board,
-    wire: &Wire,
-    mut standing: watch::Receiver<Standing>,
-) -> Infallible {
-    let mut told = Told {
-        settings,
-        board,
-        wire,
-        stamp: None,
-        granted: Vec::new(),
-    };
-    loop {
-        let now = standing.borrow_and_update().clone();
-        board.update(|facts| facts.host_drains = matches!(now, Standing::Draining(_)));
-        let taken = match now {
-            Standing::Leading(term) => told.grant(&term).await,
-            Standing::Standby | Standing::Draining(_) => told.stand_down().await,
-        };
-        let changed = async {
-            // Without an elector nothing changes any more.
-            if standing.changed().await.is_err() {
-                std::future::pending::<()>().await;
-            }
-        };
-        tokio::select! {
-            () = changed => {}
-            () = sleep(AGAIN), if taken == Taken::No => {}
-        }
-    }
-}
+/// A stamp older than this part of the lease makes a grant too short: a `Lead` that only fetches a new one goes first.
+const OLD: u32 = 4;
 
 /// Whether the plugin has taken what it was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Taken {
+pub(crate) enum Taken {
     Yes,
     No,
 }
@@ -86,7 +55,7 @@ struct Granted {
 }
 
 /// What the plugin was told in this session.
-struct Told<'a> {
+pub(crate) struct Told<'a> {
     settings: &'a Settings,
     board: &'a Board,
     wire: &'a Wire,
@@ -95,10 +64,50 @@ struct Told<'a> {
     granted: Vec<Granted>,
 }
 
-impl Told<'_> {
+impl<'a> Told<'a> {
+    /// Nothing yet.
+    pub(crate) const fn new(settings: &'a Settings, board: &'a Board, wire: &'a Wire) -> Self {
+        Self {
+            settings,
+            board,
+            wire,
+            stamp: None,
+            granted: Vec::new(),
+        }
+    }
+
+    /// Follows `standing` as long as the session lives.
+    pub(crate) async fn follow(&mut self, mut standing: watch::Receiver<Standing>) -> Infallible {
+        loop {
+            let now = standing.borrow_and_update().clone();
+            self.board
+                .update(|facts| facts.host_drains = matches!(now, Standing::Draining(_)));
+            let taken = match now {
+                Standing::Leading(term) => self.grant(&term).await,
+                Standing::Standby | Standing::Draining(_) => self.stand_down().await,
+            };
+            let changed = async {
+                // Without an elector nothing changes any more.
+                if standing.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            tokio::select! {
+                () = changed => {}
+                () = sleep(AGAIN), if taken == Taken::No => {}
+            }
+        }
+    }
+
     /// Grants what is left of `term`.
     async fn grant(&mut self, term: &Term) -> Taken {
-        if self.stamp.is_none() {
+        self.end_other_leases(&term.epoch.lease_uid).await;
+        let age = |stamp: &Stamp| clock::now().saturating_since(stamp.after);
+        if self
+            .stamp
+            .as_ref()
+            .is_none_or(|stamp| age(stamp) > term.lease_duration / OLD)
+        {
             let Some(valid_for) = remaining(term) else {
                 return Taken::No;
             };
@@ -124,8 +133,26 @@ impl Told<'_> {
         }
     }
 
+    /// A Lease that was deleted and made again has epochs that the plugin cannot compare with those before: until their
+    /// right has run out it would take none, unless it is told that they are over.
+    async fn end_other_leases(&mut self, lease_uid: &str) {
+        let of_others = |granted: &&Granted| granted.epoch.lease_uid != lease_uid;
+        let others: Vec<Epoch> = self
+            .granted
+            .iter()
+            .filter(of_others)
+            .map(|it| it.epoch.clone())
+            .collect();
+        for epoch in others {
+            // What cannot be ended runs out.
+            if self.send(&epoch, Duration::ZERO).await.is_ok() {
+                self.granted.retain(|granted| granted.epoch != epoch);
+            }
+        }
+    }
+
     /// Takes back every right that the plugin may have.
-    async fn stand_down(&mut self) -> Taken {
+    pub(crate) async fn stand_down(&mut self) -> Taken {
         self.board.update(|facts| facts.lead = LeadFact::None);
         while let Some(granted) = self.granted.last() {
             let epoch = granted.epoch.clone();
@@ -135,7 +162,7 @@ impl Told<'_> {
                 Ok(()) | Err(_) => self.granted.retain(|granted| granted.epoch != epoch),
             }
         }
-        self.board.led(false);
+        self.board.stood_down();
         Taken::Yes
     }
 
@@ -154,9 +181,10 @@ impl Told<'_> {
     }
 
     async fn send(&mut self, epoch: &Epoch, valid_for: Duration) -> Result<(), CallError> {
+        let (after, deadline) = (clock::now(), self.settings.timing.handshake);
         if !valid_for.is_zero() {
-            // From here on it may be in force, whatever becomes of the answer.
-            self.board.led(true);
+            // From here on it may be in force, whatever becomes of the answer. The stamp that it counts from is older.
+            self.board.led(after + valid_for);
             if !self.granted.iter().any(|granted| granted.epoch == *epoch) {
                 self.granted.push(Granted {
                     epoch: epoch.clone(),
@@ -174,7 +202,6 @@ impl Told<'_> {
             valid_for: Some(requests::duration(valid_for)),
             echo: self.stamp.map(|stamp| stamp.value),
         };
-        let (after, deadline) = (clock::now(), self.settings.timing.handshake);
         let call = self.wire.send(deadline, request, rpc!(lead));
         let answer = self.wire.within(LEAD, deadline, call).await?;
         self.stamp = Some(Stamp {

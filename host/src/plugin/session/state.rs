@@ -67,8 +67,40 @@ pub struct SessionView {
     pub description: Option<Arc<Description>>,
     /// Raised with each new session; 0 before the first.
     pub session: u64,
-    /// Whether a `Lead` of this host may still be in force there.
-    pub led: bool,
+    /// How long processes may write by a `Lead` of this host.
+    pub led: Led,
+}
+
+/// Until when, at the latest, plugin processes may start writes because of what this host told them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Led {
+    /// By the present session; `None`: it has no `Lead`, or has answered that it stands down.
+    session: Option<Instant>,
+    /// By sessions that ended while a `Lead` was in force: their process may live on.
+    before: Option<Instant>,
+}
+
+impl Led {
+    /// The end of the last right; `None`: nobody has one. It may lie in the past.
+    pub fn until(self) -> Option<Instant> {
+        self.session.max(self.before)
+    }
+
+    /// The session is told a `Lead` that ends at `until` at the latest.
+    pub(super) fn told(&mut self, until: Instant) {
+        self.session = self.session.max(Some(until));
+    }
+
+    /// The session has answered that it stands down.
+    pub(super) const fn stood_down(&mut self) {
+        self.session = None;
+    }
+
+    /// The session ended, and nobody knows what its process does.
+    pub(super) fn session_ended(&mut self) {
+        self.before = self.until();
+        self.session = None;
+    }
 }
 
 /// What is known of a live session.
@@ -126,9 +158,25 @@ impl Facts {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use rstest::rstest;
 
     use super::*;
+
+    #[test]
+    fn the_end_of_a_session_is_not_the_end_of_its_right() {
+        let at = |seconds| Instant::from_origin(Duration::from_secs(seconds));
+        let mut led = Led::default();
+        assert_eq!(led.until(), None);
+        led.told(at(13));
+        led.session_ended();
+        assert_eq!(led.until(), Some(at(13)));
+        led.told(at(20));
+        assert_eq!(led.until(), Some(at(20)));
+        led.stood_down();
+        assert_eq!(led.until(), Some(at(13)), "the other process has not been told");
+    }
 
     fn well() -> Facts {
         Facts {

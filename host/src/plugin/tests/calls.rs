@@ -104,7 +104,9 @@ async fn nodes_are_asked_about_in_batches_of_the_plugins_size() {
     .await;
     let answers = ask(&host, 5).await.unwrap();
     assert_eq!(kinds(&answers), ["found"; 5]);
-    assert_eq!(server.plugin.seen().batches, [2, 2, 1]);
+    let mut batches = server.plugin.seen().batches;
+    batches.sort_unstable();
+    assert_eq!(batches, [1, 2, 2]);
     assert!(matches!(&answers[4], InstanceAnswer::Found(found) if found.instance_id == "n4"));
 }
 
@@ -123,7 +125,9 @@ async fn large_nodes_are_asked_about_apart() {
         .await
         .unwrap();
     assert_eq!(kinds(&answers), ["found"; 3]);
-    assert_eq!(server.plugin.seen().batches, [1, 2]);
+    let mut batches = server.plugin.seen().batches;
+    batches.sort_unstable();
+    assert_eq!(batches, [1, 2]);
 }
 
 #[tokio::test]
@@ -251,6 +255,66 @@ async fn one_failed_batch_leaves_the_others_answers() {
     })
     .await;
     assert_eq!(kinds(&ask(&host, 3).await.unwrap()), ["found", "failed", "found"]);
+}
+
+#[tokio::test]
+async fn a_plugin_that_does_not_answer_is_not_asked_batch_after_batch() {
+    let (host, server, _folder) = active(|script| {
+        script.describe.limits = Some(v1::Limits {
+            max_batch_nodes: Some(1),
+            ..v1::Limits::default()
+        });
+        script.get_instances = never();
+    })
+    .await;
+    let begun = clock::now();
+    let failure = ask(&host, 60).await.unwrap_err();
+    assert_eq!(failure.reason, Some(Reason::DeadlineExceeded));
+    assert!(clock::now().saturating_since(begun) < QUICK.read * 2);
+    assert!(server.plugin.seen().batches.len() < 10);
+}
+
+#[tokio::test]
+async fn a_slow_plugin_is_asked_no_longer_than_twice_the_deadline() {
+    let (host, _server, _folder) = active(|script| {
+        script.describe.limits = Some(v1::Limits {
+            max_batch_nodes: Some(1),
+            ..v1::Limits::default()
+        });
+        script.get_instances = Arc::new(|request| {
+            Box::pin(async move {
+                tokio::time::sleep(QUICK.read / 2).await;
+                Ok(all_found(&request))
+            })
+        });
+    })
+    .await;
+    let begun = clock::now();
+    let answers = ask(&host, 60).await.unwrap();
+    assert!(clock::now().saturating_since(begun) <= QUICK.read * 2);
+    let (first, last) = (kinds(&answers)[0], kinds(&answers)[59]);
+    assert_eq!((first, last), ("found", "failed"));
+}
+
+#[tokio::test]
+async fn one_node_that_spoils_its_batch_does_not_cost_the_other_half() {
+    let (host, server, _folder) = active(|script| {
+        script.get_instances = at_once(|request: v1::GetInstancesRequest| {
+            if request.nodes.iter().any(|node| node.name == "n3") {
+                return Err(refusal(
+                    Code::InvalidArgument,
+                    "INVALID_SPEC",
+                    "NOT_APPLIED",
+                    None,
+                ));
+            }
+            Ok(all_found(&request))
+        });
+    })
+    .await;
+    let answers = ask(&host, 4).await.unwrap();
+    assert_eq!(kinds(&answers), ["found", "found", "failed", "failed"]);
+    assert_eq!(server.plugin.seen().batches, [4, 2, 2]);
 }
 
 #[tokio::test]
@@ -513,6 +577,38 @@ async fn no_more_calls_are_in_flight_than_the_plugin_takes() {
     cancel.cancel();
     first.await.unwrap().unwrap_err();
     ask(&host, 1).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_write_that_waited_for_its_whole_slice_is_not_sent() {
+    let folder = TempDir::new().unwrap();
+    let script = Scripted::new(|script| {
+        script.describe.limits = Some(v1::Limits {
+            max_calls_in_flight: Some(1),
+            ..v1::Limits::default()
+        });
+        script.ensure = never();
+    });
+    let server = Server::start(&folder.path().join("p.sock"), script);
+    let endpoint = Endpoint::Unix(server.socket.clone());
+    let host = Host::start(endpoint, Standing::Leading(term(1)), |settings| {
+        settings.timing.write_soft = Duration::from_millis(100);
+    });
+    host.is(SessionState::Active).await;
+    let (plugin, cancel) = (host.plugin.clone(), CancellationToken::new());
+    let token = cancel.clone();
+    let first = host
+        .tasks
+        .spawn_finite("call", async move { ensure_with(&plugin, &set(1), &token).await });
+    server.plugin.sees(|seen| seen.ensures.len() == 1).await;
+    let failure = ensure(&host, 1).await.unwrap_err();
+    assert_eq!(
+        (failure.reason, failure.certainty),
+        (Some(Reason::OperationInProgress), Certainty::NotApplied)
+    );
+    cancel.cancel();
+    first.await.unwrap().unwrap_err();
+    assert_eq!(server.plugin.seen().ensures.len(), 1);
 }
 
 #[tokio::test]

@@ -72,6 +72,11 @@ async fn a_killed_child_is_started_again_and_is_a_new_session() {
         .await;
     assert_ne!(pid_of(&view), first);
     host.tasks.stop(SOON).await.unwrap();
+    assert_eq!(
+        host.plugin.subscribe().borrow().led.until(),
+        None,
+        "a dead child writes nothing"
+    );
 }
 
 #[tokio::test]

@@ -4,7 +4,9 @@ use std::io::Write as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 
+use bulkhead_core::cloud::{Certainty, Reason};
 use bulkhead_proto::v1;
+use futures::FutureExt as _;
 use rstest::rstest;
 use tonic::{Code, Status};
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -65,12 +67,28 @@ async fn each_renewal_is_one_lead_with_the_last_stamp() {
 }
 
 #[tokio::test]
+async fn the_term_of_a_lease_that_was_deleted_is_ended_before_that_of_its_successor_begins() {
+    let (host, server, _folder) = active(|_| {}).await;
+    let mut successor = term(2);
+    successor.epoch.lease_uid = "made-again".to_owned();
+    host.standing.send_replace(Standing::Leading(successor));
+    let leads = server.plugin.sees(|seen| seen.leads.len() == 4).await.leads;
+    let told = |lead: &v1::LeadRequest| {
+        let stops = lead.valid_for == Some(prost_types::Duration::default());
+        (lead.epoch.clone().unwrap().lease_uid, stops)
+    };
+    assert_eq!(told(&leads[2]), ("lease".to_owned(), true));
+    assert_eq!(told(&leads[3]), ("made-again".to_owned(), false));
+    host.is(SessionState::Active).await;
+}
+
+#[tokio::test]
 async fn a_standby_host_sends_no_lead_until_it_wins() {
     let folder = TempDir::new().unwrap();
     let server = Server::start(&folder.path().join("p.sock"), Scripted::new(|_| {}));
     let host = Host::at(&server.socket, Standing::Standby);
     let view = host.is(SessionState::Standby).await;
-    assert!(server.plugin.seen().leads.is_empty() && !view.led);
+    assert!(server.plugin.seen().leads.is_empty() && view.led.until().is_none());
     host.standing.send_replace(Standing::Leading(term(7)));
     host.is(SessionState::Active).await;
 }
@@ -90,6 +108,39 @@ async fn draining_takes_the_lead_back_and_says_when_that_is_done() {
     assert_eq!(server.plugin.seen().leads.len(), count, "it was told once");
 }
 
+/// A term whose `Lead` ends after `left`.
+fn ending(left: Duration) -> Term {
+    let whole = term(1).valid_for(clock::now());
+    Term {
+        renewed: clock::now() - whole.saturating_sub(left),
+        ..term(1)
+    }
+}
+
+#[rstest]
+#[case::whose_session_ended(true)]
+#[case::that_does_not_answer(false)]
+#[tokio::test]
+async fn a_plugin_has_stood_down_no_sooner_than_its_lead_ends(#[case] session_ends: bool) {
+    const LEFT: Duration = Duration::from_secs(1);
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(&folder.path().join("p.sock"), Scripted::new(|_| {}));
+    let (begun, term) = (clock::now(), ending(LEFT));
+    let host = Host::at(&server.socket, Standing::Leading(term.clone()));
+    host.is(SessionState::Active).await;
+    if session_ends {
+        // Nobody can tell whether that was the end of the process, too.
+        drop(server);
+        host.is(SessionState::Gone).await;
+    } else {
+        server.plugin.adapt(|script| script.lead = never());
+    }
+    host.standing.send_replace(Standing::Draining(term));
+    timeout(SOON, host.plugin.stood_down()).await.unwrap();
+    let took = clock::now().saturating_since(begun);
+    assert!(took >= LEFT, "{took:?}");
+}
+
 #[tokio::test]
 async fn a_lead_that_the_plugin_does_not_take_back_is_sent_again() {
     let (host, server, _folder) = active(|_| {}).await;
@@ -99,7 +150,7 @@ async fn a_lead_that_the_plugin_does_not_take_back_is_sent_again() {
     host.standing.send_replace(Standing::Standby);
     server.plugin.sees(|seen| seen.leads.len() == 3).await;
     assert!(
-        host.plugin.subscribe().borrow().led,
+        host.plugin.stood_down().now_or_never().is_none(),
         "nobody knows whether it stopped"
     );
     server.plugin.adapt(|script| script.lead = at_once(|_| Ok(())));
@@ -215,7 +266,7 @@ async fn a_plugin_that_is_away_is_waited_for() {
     host.is(SessionState::Active).await;
     drop(server);
     let view = host.is(SessionState::Gone).await;
-    assert!(view.description.is_none() && !view.led);
+    assert!(view.description.is_none());
 }
 
 #[tokio::test]
@@ -344,11 +395,45 @@ async fn a_draining_plugin_ends_its_call_and_gets_no_other() {
         .get_instances(&[fixtures::node("n2")], &[], Duration::ZERO)
         .await
         .unwrap_err();
-    assert_eq!(refused.reason, Some(bulkhead_core::cloud::Reason::Disconnected));
+    assert_eq!(refused.reason, Some(Reason::Disconnected));
     // The call in flight is cut by its own deadline, not by the end of the session.
     let ended = call.await.unwrap().unwrap_err();
-    assert_eq!(ended.reason, Some(bulkhead_core::cloud::Reason::DeadlineExceeded));
-    assert_eq!(host.is(SessionState::Gone).await.reason, "it ends");
+    assert_eq!(ended.reason, Some(Reason::DeadlineExceeded));
+    let view = host.is(SessionState::Gone).await;
+    assert_eq!(view.reason, "it ends");
+    let last = server.plugin.seen().leads.pop().unwrap();
+    assert_eq!(
+        last.valid_for,
+        Some(prost_types::Duration::default()),
+        "it stands down first"
+    );
+    timeout(SOON, host.plugin.stood_down()).await.unwrap();
+}
+
+#[rstest]
+#[case::led_by_nobody(Standing::Standby, ServingStatus::Serving, SessionState::Standby)]
+#[case::not_ready(Standing::Leading(term(1)), ServingStatus::NotServing, SessionState::Warming)]
+#[tokio::test]
+async fn a_plugin_that_takes_no_work_is_asked_nothing(
+    #[case] standing: Standing,
+    #[case] health: ServingStatus,
+    #[case] state: SessionState,
+) {
+    let folder = TempDir::new().unwrap();
+    let script = Scripted::new(|script| script.health = health);
+    let server = Server::start(&folder.path().join("p.sock"), script);
+    let host = Host::at(&server.socket, standing);
+    host.sees(|view| view.state == state && view.session == 1).await;
+    let refused = host
+        .plugin
+        .get_instances(&[fixtures::node("n1")], &[], Duration::ZERO)
+        .await
+        .unwrap_err();
+    assert_eq!(
+        (refused.reason, refused.certainty),
+        (Some(Reason::Disconnected), Certainty::NotApplied)
+    );
+    assert!(server.plugin.seen().batches.is_empty());
 }
 
 #[tokio::test]
@@ -408,5 +493,5 @@ async fn stopping_the_host_ends_the_session() {
         .get_instances(&[fixtures::node("n1")], &[], Duration::ZERO)
         .await
         .unwrap_err();
-    assert_eq!(failure.reason, Some(bulkhead_core::cloud::Reason::Disconnected));
+    assert_eq!(failure.reason, Some(Reason::Disconnected));
 }

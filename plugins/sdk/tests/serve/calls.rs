@@ -84,13 +84,15 @@ async fn a_caller_that_goes_away_is_noticed_by_the_work() {
     eventually("the work ends by itself", async || running(0).await).await;
 }
 
+#[rstest]
+#[case::short(Duration::from_millis(50))]
+#[case::used_up_before_it_came(Duration::ZERO)]
 #[tokio::test]
-async fn a_call_knows_the_soft_deadline_of_its_intent() {
+async fn a_call_knows_the_soft_deadline_of_its_intent(#[case] soft_deadline: Duration) {
     let plugin = Plugin::start().await;
     let host = plugin.led().await;
     let mut request = ensure("bh-1", WAITS);
-    let soft_deadline = Duration::from_millis(50).try_into().ok();
-    request.intent.as_mut().expect("set").soft_deadline = soft_deadline;
+    request.intent.as_mut().expect("set").soft_deadline = soft_deadline.try_into().ok();
     let answer = host.send(request).await.expect("a slice");
     assert_eq!(answer.outcome(), Outcome::InProgress);
     assert_eq!(answer.progress, "SoftDeadline");

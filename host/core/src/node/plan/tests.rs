@@ -19,6 +19,7 @@ fn planned(node: &NodeView, answer: &InstanceAnswer) -> Plan {
         plugin: &description(),
         claimed_by: None,
         refresh: REFRESH,
+        age: Duration::from_secs(60),
     })
 }
 
@@ -175,6 +176,7 @@ fn a_suspect_instance_writes_nothing(
         plugin: &description(),
         claimed_by: claimed_by.as_ref(),
         refresh: REFRESH,
+        age: Duration::from_secs(60),
     });
     let Plan::Rest { notices, next } = plan else {
         panic!("must write nothing")

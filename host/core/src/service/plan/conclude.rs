@@ -8,10 +8,10 @@ use super::{
     Standing, Step, UPDATE_FAILED, UPDATED,
 };
 use crate::cloud::{
-    Deleted, Ensured, Failure, LoadBalancerAnswer, Outcome, PortProblem, TargetProblem, TargetsAnswer,
+    Deleted, Ensured, Failure, LoadBalancerAnswer, Outcome, PortProblem, Reason, TargetProblem, TargetsAnswer,
 };
 use crate::digest::Digest;
-use crate::disposition::{CallKind, after_failure, deserves_notice};
+use crate::disposition::{CallKind, after_failure, classify, deserves_notice};
 use crate::outcome::{AfterWrite, Next, Notice, SLOW, WriteFailure, after_write, message_of};
 use crate::service::request::{Intent, IntentReason};
 
@@ -129,7 +129,7 @@ fn told(memory: Option<Memory>, notices: Vec<Notice>, then: Then) -> Conclusion 
     if then == Then::Rest(Next::AwaitChange) {
         memory.told.clear();
     }
-    let notices = memory.told.news(notices);
+    let notices = memory.told.news(&notices);
     Conclusion {
         memory: Some(memory),
         notices,
@@ -183,9 +183,13 @@ fn ensured(
         Ok(answer) => answer,
         Err(failure) => {
             let then = failed(&failure, CallKind::Write, SYNC_FAILED, SYNCING, notices);
+            memory.is_unsure = classify(&failure, CallKind::Write).look_first;
+            memory.is_starved = matches!(failure.reason, Some(Reason::QuotaExceeded | Reason::LimitReached));
             return (memory, then);
         }
     };
+    memory.is_unsure = false;
+    memory.is_starved = false;
     memory.resources.clone_from(&answer.resources);
     notices.extend(problems(&answer.target_problems, &answer.port_problems));
     if answer.spec_digest != *spec_digest {
@@ -257,13 +261,17 @@ fn updated(
             target_problems,
         }) => (outcome, target_problems),
         Ok(TargetsAnswer::Absent(_)) => {
-            // Somebody removed it behind our back: the next plan ensures it anew.
-            memory.standing = Standing::Unknown;
+            memory.standing = Standing::Vanished;
             memory.open = None;
             return (memory, Then::Again);
         }
         Ok(TargetsAnswer::Failed(failure)) | Err(failure) => {
             let then = failed(&failure, CallKind::Write, UPDATE_FAILED, UPDATING, notices);
+            if deserves_notice(&failure) {
+                // As upstream: whatever is wrong with it, a full Ensure is more likely to mend it.
+                memory.standing = Standing::Unknown;
+                memory.open = None;
+            }
             return (memory, then);
         }
     };
@@ -308,7 +316,9 @@ fn deleted(
     memory.resources.clone_from(&answer.remaining);
     match answer.outcome {
         // The finalizer goes only when nothing is left, whatever the plugin calls it.
-        Outcome::Done if !answer.remaining.is_empty() => (memory, Then::Rest(Next::Backoff(Duration::ZERO))),
+        Outcome::Done | Outcome::Elsewhere if !answer.remaining.is_empty() => {
+            (memory, Then::Rest(Next::Backoff(Duration::ZERO)))
+        }
         Outcome::Done | Outcome::Elsewhere => {
             notices.push(Notice::normal(DELETED, "Deleted load balancer"));
             (

@@ -187,6 +187,19 @@ fn absent() -> LoadBalancerAnswer {
 #[case::finalizer_readd_never(
     Case::in_sync().with_memory(|m| m.standing = Standing::Nothing).with(deleting).with(|s| s.circumstances.finalizers = vec!["example.com/holds".to_owned()]),
     "forget")]
+#[case::became_a_foreign_class_is_torn_down(
+    Case::in_sync().with(|s| s.spec.class = "example.com/other".to_owned()), "delete")]
+#[case::became_a_foreign_class_torn_down_is_released(
+    Case::in_sync()
+        .with(|s| s.spec.class = "example.com/other".to_owned())
+        .with_memory(|m| m.standing = Standing::Nothing),
+    "finalizers []")]
+#[case::of_two_classes_of_ours_in_turn_is_released_of_both(
+    Case::in_sync()
+        .with(deleting)
+        .with(|s| s.circumstances.finalizers.push(CLASS_FINALIZER.to_owned()))
+        .with_memory(|m| m.standing = Standing::Nothing),
+    "finalizers []")]
 #[case::finalizer_stripped_while_deleting_is_torn_down(
     Case::in_sync().with(deleting).with(|s| s.circumstances.finalizers.clear()), "delete")]
 #[case::type_change_is_torn_down(Case::in_sync().with(is_cluster_ip), "delete")]

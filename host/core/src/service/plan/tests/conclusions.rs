@@ -6,12 +6,14 @@ use rstest::rstest;
 
 use super::{Case, deleting, ingress};
 use crate::cloud::{
-    AbsenceProof, Certainty, Deleted, Ensured, Failure, Freshness, Outcome, Reason, Resource, TargetsAnswer,
+    AbsenceProof, Certainty, Deleted, Ensured, Failure, Freshness, LoadBalancerAnswer, Outcome, Reason,
+    Resource, TargetsAnswer,
 };
 use crate::digest::Digest;
 use crate::fixtures::{description, service};
 use crate::outcome::{Next, SLOW, WriteFailure};
 use crate::service::plan::{Conclusion, Performed, Standing, Step, Then, conclude};
+use crate::service::request::IntentReason;
 
 fn failure(reason: Option<Reason>) -> Failure {
     Failure {
@@ -165,20 +167,56 @@ fn targets_of_a_vanished_load_balancer_mean_making_it_anew() {
     let conclusion = concluded(&case, Performed::Updated(Ok(TargetsAnswer::Absent(proof))));
     assert_eq!(conclusion.then, Then::Again);
     case.memory = conclusion.memory.unwrap();
-    assert!(matches!(case.plan().step, Step::Ensure { .. }));
+    let Step::Ensure { intent, .. } = case.plan().step else {
+        panic!("must ensure")
+    };
+    assert_eq!(intent.reason, IntentReason::Drift);
 }
 
 #[test]
-fn a_target_update_that_failed_keeps_the_old_targets_on_record() {
+fn a_target_update_that_failed_is_followed_by_a_full_ensure() {
     let mut case = Case::in_sync();
-    let before = case.memory.standing.clone();
     case.targets = crate::service::targets::select(&[], &description());
     let conclusion = concluded(
         &case,
         Performed::Updated(Err(failure(Some(Reason::ProviderError)))),
     );
     assert_eq!(reasons(&conclusion), ["UpdateLoadBalancerFailed"]);
+    case.memory = conclusion.memory.unwrap();
+    assert!(matches!(case.plan().step, Step::Ensure { .. }));
+}
+
+#[test]
+fn a_target_update_between_two_sessions_is_asked_again() {
+    let mut case = Case::in_sync();
+    let before = case.memory.standing.clone();
+    case.targets = crate::service::targets::select(&[], &description());
+    let conclusion = concluded(
+        &case,
+        Performed::Updated(Err(failure(Some(Reason::Disconnected)))),
+    );
     assert_eq!(conclusion.memory.unwrap().standing, before);
+}
+
+#[test]
+fn an_ensure_of_unknown_outcome_is_looked_up_before_it_is_tried_again() {
+    let mut case = Case::new();
+    let lost = Performed::Ensured(Err(failure(Some(Reason::DeadlineExceeded))));
+    case.memory = concluded(&case, lost).memory.unwrap();
+    assert!(matches!(case.plan().step, Step::Look(_)));
+    case.looked = Some(LoadBalancerAnswer::Unverified);
+    let Step::Ensure { intent, .. } = case.plan().step else {
+        panic!("must ensure")
+    };
+    assert_eq!(intent.reason, IntentReason::Retry);
+    let done = Performed::Ensured(Ok(Box::new(ensured(Outcome::Done))));
+    assert!(!concluded(&case, done).memory.unwrap().is_unsure);
+}
+
+#[test]
+fn a_service_that_met_a_quota_waits_for_room() {
+    let quota = Performed::Ensured(Err(failure(Some(Reason::QuotaExceeded))));
+    assert!(concluded(&Case::new(), quota).memory.unwrap().is_starved);
 }
 
 #[rstest]
