@@ -5,9 +5,10 @@ use std::fmt::{self, Write};
 use std::io;
 use std::panic;
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::FmtSpan;
-use tracing_subscriber::util::TryInitError;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 
 use crate::tasks;
 
@@ -42,25 +43,23 @@ pub enum TelemetryError {
 /// # Errors
 /// `filter` cannot be read, or logging is already started.
 pub fn init(format: LogFormat, verbosity: u8, filter: Option<String>) -> Result<(), TelemetryError> {
-    let filter = match filter.filter(|filter| !filter.is_empty()) {
-        Some(filter) => {
-            EnvFilter::try_new(&filter).map_err(|source| TelemetryError::Filter { filter, source })?
-        }
-        None => EnvFilter::new(directives(verbosity)),
-    };
+    let filter = filter
+        .filter(|filter| !filter.is_empty())
+        .unwrap_or_else(|| directives(verbosity).to_owned());
+    let targets: Targets = filter
+        .parse()
+        .map_err(|source| TelemetryError::Filter { filter, source })?;
     let lines = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+        .with_max_level(LevelFilter::TRACE)
         .with_writer(io::stderr)
         .with_span_events(FmtSpan::NONE);
     let started = match format {
-        LogFormat::Text => tracing_subscriber::util::SubscriberInitExt::try_init(
-            lines
-                .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
-                .finish(),
-        ),
-        LogFormat::Json => {
-            tracing_subscriber::util::SubscriberInitExt::try_init(lines.json().flatten_event(true).finish())
-        }
+        LogFormat::Text => lines
+            .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
+            .finish()
+            .with(targets)
+            .try_init(),
+        LogFormat::Json => lines.json().flatten_event(true).finish().with(targets).try_init(),
     };
     started.map_err(TelemetryError::Started)?;
     log_panics();
@@ -155,7 +154,7 @@ mod tests {
     #[case(6)]
     #[case(u8::MAX)]
     fn every_verbosity_is_a_filter(#[case] verbosity: u8) {
-        assert!(EnvFilter::try_new(directives(verbosity)).is_ok());
+        assert!(directives(verbosity).parse::<Targets>().is_ok());
     }
 
     #[test]

@@ -3,7 +3,9 @@
 //! The SDK logs no request and no answer: both may carry what users keep secret in annotations. Authors should log
 //! names and ids only.
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Environment variable with the filter, as `info` or `warn,bulkhead_plugin=debug`.
 pub const FILTER_VARIABLE: &str = "BULKHEAD_LOG";
@@ -31,13 +33,17 @@ pub enum LoggingError {
 /// The filter cannot be read, or the process logs already.
 pub fn init() -> Result<(), LoggingError> {
     let filter = std::env::var(FILTER_VARIABLE).unwrap_or_else(|_| "info".to_owned());
-    let parsed = EnvFilter::try_new(&filter).map_err(|source| LoggingError::Filter { filter, source })?;
+    let targets: Targets = filter
+        .parse()
+        .map_err(|source| LoggingError::Filter { filter, source })?;
     tracing_subscriber::fmt()
         .json()
         .flatten_event(true)
         .with_current_span(false)
-        .with_env_filter(parsed)
+        .with_max_level(LevelFilter::TRACE)
         .with_writer(std::io::stderr)
+        .finish()
+        .with(targets)
         .try_init()
         .map_err(|_| LoggingError::AlreadyBegun)
 }

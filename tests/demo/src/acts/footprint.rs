@@ -8,12 +8,12 @@ use bulkhead_harness::{Process, resolve_binary};
 use crate::report::Report;
 use crate::stage::Stage;
 
-const MIB: u64 = 1024 * 1024;
+const MB: u64 = 1_000_000;
 
 /// What the project promises of release binaries.
-const HOST_BINARY: u64 = 20 * MIB;
-const HOST_MEMORY: u64 = 16 * MIB;
-const LOCAL_MEMORY: u64 = 8 * MIB;
+const HOST_BINARY: u64 = 20 * MB;
+const HOST_MEMORY: u64 = 16 * MB;
+const LOCAL_MEMORY: u64 = 8 * MB;
 
 /// Measures at rest: everything is in place, nobody is connected.
 pub(super) fn measure(stage: &Stage<'_>, report: &mut Report) -> Result<()> {
@@ -30,7 +30,7 @@ pub(super) fn measure(stage: &Stage<'_>, report: &mut Report) -> Result<()> {
 }
 
 fn judge(report: &mut Report, what: &str, bytes: u64, bound: u64) -> Result<()> {
-    let fact = format!("{what}: {} MiB, bound {} MiB", tenths(bytes), bound / MIB);
+    let fact = format!("{what}: {} MB, bound {} MB", tenths(bytes), bound / MB);
     if bytes < bound {
         report.holds(fact)?;
     } else {
@@ -52,9 +52,9 @@ fn memory(process: &Process) -> Result<u64> {
         .with_context(|| format!("measure {}", process.name()))
 }
 
-/// In MiB, with one decimal place, rounded up: 15.96 must not look like a bound of 16 that was kept by luck.
+/// In MB, with one decimal place, rounded up: 15.96 must not look like a bound of 16 that was kept by luck.
 fn tenths(bytes: u64) -> String {
-    let tenths = (bytes * 10).div_ceil(MIB);
+    let tenths = (bytes * 10).div_ceil(MB);
     format!("{}.{}", tenths / 10, tenths % 10)
 }
 
@@ -64,8 +64,8 @@ mod tests {
 
     #[test]
     fn sizes_are_rounded_up() {
-        assert_eq!(tenths(16 * MIB), "16.0");
-        assert_eq!(tenths(16 * MIB + 1), "16.1");
-        assert_eq!(tenths(11 * MIB + MIB / 2), "11.5");
+        assert_eq!(tenths(16 * MB), "16.0");
+        assert_eq!(tenths(16 * MB + 1), "16.1");
+        assert_eq!(tenths(11 * MB + MB / 2), "11.5");
     }
 }
