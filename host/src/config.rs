@@ -35,7 +35,7 @@ pub struct Config {
     pub admin: Option<AdminConfig>,
     /// Logs.
     pub log: LogConfig,
-    /// How long calls in flight may take to end at shutdown.
+    /// How long the whole end may take after SIGTERM.
     pub shutdown_grace: Duration,
 }
 

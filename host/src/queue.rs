@@ -138,11 +138,6 @@ impl<K: Clone + Ord> Queue<K> {
         self.shared.update(Schedule::open);
     }
 
-    /// Makes every key in backoff due now and forgets its failures: what they failed on is back.
-    pub fn wake_backoffs(&self) {
-        self.shared.update(|schedule| schedule.wake_backoffs(now()));
-    }
-
     /// Ends the queue for good: everybody in [`Queue::next`] gets `None`.
     pub fn shutdown(&self) {
         self.shared.update(Schedule::shutdown);

@@ -1,5 +1,6 @@
 //! `cargo xtask test`: every check of the project, cheap ones first, and how long each took.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -21,9 +22,9 @@ pub(crate) enum Step {
     Shell,
     Clippy,
     Build,
+    Cluster,
     Unit,
     Doc,
-    Cluster,
     Go,
     E2e,
 }
@@ -59,13 +60,11 @@ impl Step {
                 &["test", "--workspace", "--exclude", "bulkhead-e2e"],
             )),
             Self::Doc => run_command(&mut doc(root)),
-            Self::Build => run_command(&mut cargo(
-                root,
-                &["build", "--workspace", "--exclude", "xtask", "--bins"],
-            )),
+            // All targets, so that crates are built with the features that the tests need, once.
+            Self::Build => run_command(&mut cargo(root, &["build", "--workspace", "--all-targets"])),
             Self::Cluster => cluster::build(root),
             Self::Go => golang::check(root),
-            Self::E2e => run_command(&mut cargo(root, &["test", "-p", "bulkhead-e2e"])),
+            Self::E2e => run_command(&mut end_to_end(root)?),
         }
     }
 
@@ -80,6 +79,24 @@ fn clippy(root: &Path) -> Command {
         root,
         &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"],
     )
+}
+
+/// The end-to-end tests by name: selecting their package would build everything below it anew, with fewer features.
+fn end_to_end(root: &Path) -> Result<Command> {
+    let mut test = cargo(root, &["test", "--workspace"]);
+    let folder = root.join("tests/e2e/tests");
+    let mut names = Vec::new();
+    for entry in fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|ending| ending == "rs") {
+            names.extend(path.file_stem().map(ToOwned::to_owned));
+        }
+    }
+    names.sort();
+    for name in names {
+        test.arg("--test").arg(name);
+    }
+    Ok(test)
 }
 
 fn doc(root: &Path) -> Command {

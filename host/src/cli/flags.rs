@@ -240,7 +240,8 @@ pub struct AccessFlags {
 /// Flags about the process.
 #[derive(Args, Debug)]
 pub struct ProcessFlags {
-    /// How long calls in flight may take to end after SIGTERM; then the process ends without releasing the Lease
+    /// How long the end may take after SIGTERM, running calls and the plugin's right to write included; what takes
+    /// longer ends without releasing the Lease
     #[arg(long, value_name = "DURATION", default_value = "25s", value_parser = values::duration)]
     pub shutdown_grace: Duration,
 

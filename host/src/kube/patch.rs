@@ -8,7 +8,7 @@ use bulkhead_core::node::view::NodeAddress;
 use bulkhead_core::service::view::{Ingress, IngressAddress, IpMode};
 use serde_json::{Map, Value, json};
 
-use super::writer::{NodePatch, ServiceStatusPatch};
+use super::writer::NodePatch;
 
 /// JSON merge patch of `nodes/status`.
 pub(super) fn node_addresses(uid: &Uid, addresses: &[NodeAddress]) -> Value {
@@ -42,26 +42,15 @@ pub(super) fn service_finalizers(guard: &Guard, finalizers: &[String]) -> Value 
     json!({ "metadata": metadata })
 }
 
-/// Strategic merge patch of `services/status`: ingress is replaced whole, conditions merge by type.
-pub(super) fn service_status(uid: &Uid, patch: &ServiceStatusPatch<'_>) -> Value {
-    let mut status = Map::new();
-    if let Some(ingress) = patch.ingress {
-        // An empty list would merge as no change at all.
-        let list: Value = if ingress.is_empty() {
-            Value::Null
-        } else {
-            ingress.iter().map(entry).collect()
-        };
-        status.insert("loadBalancer".into(), json!({ "ingress": list }));
-    }
-    if !patch.remove_conditions.is_empty() {
-        let removed = patch
-            .remove_conditions
-            .iter()
-            .map(|kind| json!({ "$patch": "delete", "type": kind }));
-        status.insert("conditions".into(), removed.collect());
-    }
-    json!({ "metadata": { "uid": uid }, "status": status })
+/// Strategic merge patch of `services/status`: ingress is replaced whole.
+pub(super) fn service_ingress(uid: &Uid, ingress: &[Ingress]) -> Value {
+    // An empty list would merge as no change at all.
+    let list: Value = if ingress.is_empty() {
+        Value::Null
+    } else {
+        ingress.iter().map(entry).collect()
+    };
+    json!({ "metadata": { "uid": uid }, "status": { "loadBalancer": { "ingress": list } } })
 }
 
 fn guarded(guard: &Guard) -> Map<String, Value> {

@@ -51,15 +51,6 @@ pub struct NodePatch {
     pub taints: Option<Vec<Taint>>,
 }
 
-/// What to change in a Service's status. What is left out stays as it is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ServiceStatusPatch<'a> {
-    /// All of `status.loadBalancer.ingress`.
-    pub ingress: Option<&'a [Ingress]>,
-    /// Types of conditions to remove; those that are not there do no harm.
-    pub remove_conditions: &'a [String],
-}
-
 /// Writes Nodes and Services. Clones share the bound on writes in flight.
 #[derive(Clone)]
 pub struct Writer {
@@ -140,14 +131,14 @@ impl Writer {
     }
 
     /// Changes a Service's status; answers the Service as it is then.
-    pub fn patch_service_status(
+    pub fn patch_service_ingress(
         &self,
         key: &ServiceKey,
         uid: &Uid,
-        changes: ServiceStatusPatch<'_>,
+        ingress: &[Ingress],
     ) -> Write<ServiceView> {
-        let body = patch::service_status(uid, &changes);
-        self.patch_service("patch-service-status", key, &Patch::Strategic(body))
+        let body = patch::service_ingress(uid, ingress);
+        self.patch_service("patch-service-ingress", key, &Patch::Strategic(body))
     }
 
     /// A Node as it is in the cluster's database, not in any cache; `None` if there is none.

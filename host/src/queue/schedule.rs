@@ -188,22 +188,6 @@ impl<K: Clone + Ord> Schedule<K> {
         }
     }
 
-    pub(super) fn wake_backoffs(&mut self, now: Instant) {
-        let woken: Vec<K> = self
-            .entries
-            .iter()
-            .filter(|(_, entry)| entry.floor.is_some())
-            .map(|(key, _)| key.clone())
-            .collect();
-        for key in woken {
-            self.change(key, |entry| {
-                entry.wish(now);
-                entry.floor = None;
-                entry.failures = 0;
-            });
-        }
-    }
-
     pub(super) fn shutdown(&mut self) {
         self.close();
         self.shut_down = true;

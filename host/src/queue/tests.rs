@@ -116,7 +116,6 @@ async fn the_earliest_of_several_wishes_counts() {
 #[case::an_event_does_not_shorten_a_backoff(|queue: &Queue<u32>| queue.add(1), false)]
 #[case::nor_does_a_timer(|queue: &Queue<u32>| queue.add_after(1, Duration::from_millis(1)), false)]
 #[case::add_now_does(|queue: &Queue<u32>| queue.add_now(1), true)]
-#[case::waking_backoffs_does(|queue: &Queue<u32>| queue.wake_backoffs(), true)]
 #[tokio::test(start_paused = true)]
 async fn a_backoff_is_a_floor(#[case] event: fn(&Queue<u32>), #[case] at_once: bool) {
     let queue = queue();
@@ -305,7 +304,6 @@ enum Step {
     Advance(u64),
     Close,
     Open,
-    Wake,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -320,7 +318,6 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         (0_u64..10_000).prop_map(Step::Advance),
         Just(Step::Close),
         Just(Step::Open),
-        Just(Step::Wake),
     ];
     proptest::collection::vec(step, 0..80)
 }
@@ -365,7 +362,6 @@ async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 queue.open();
                 is_open = true;
             }
-            Step::Wake => queue.wake_backoffs(),
         }
         if let Step::Add(key) | Step::AddAfter(key, _) | Step::AddNow(key) = step
             && is_open

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use bulkhead_plugin::v1::{self, Capability, Outcome, SchemeUse, ingress, instance_result};
+use bulkhead_plugin::v1::{self, Capability, Outcome, SchemeUse, TargetKind, ingress, instance_result};
 use bulkhead_plugin::{Call, CloudProvider, Description, PluginError, Result, ServeOptions, logging, serve};
 
 /// Addresses of load balancers by mark.
@@ -19,6 +19,7 @@ impl CloudProvider for Example {
             .capability(Capability::Lb)
             .scheme("example", SchemeUse::Unique)
             .class("")
+            .targets(TargetKind::Instance)
     }
 
     async fn get_instances(

@@ -31,6 +31,12 @@ pub enum DescriptionError {
         /// The scheme.
         scheme: String,
     },
+    /// A host could not choose targets.
+    #[error(
+        "capability lb is declared, but not how targets are named: call targets() with INSTANCE (by provider ID) or \
+         ADDRESS (by an address of the node)"
+    )]
+    Targets,
     /// Nothing could ever be sent.
     #[error("the limit {limit} is zero: leave it out or declare at least one")]
     ZeroLimit {
@@ -105,6 +111,13 @@ impl Description {
     #[must_use]
     pub fn features(mut self, features: v1::Features) -> Self {
         self.0.features = Some(features);
+        self
+    }
+
+    /// Says how targets of load balancers are named: by provider ID, or by an address of the node.
+    #[must_use]
+    pub fn targets(mut self, kind: v1::TargetKind) -> Self {
+        self.0.features.get_or_insert_default().targets = kind.into();
         self
     }
 
@@ -183,6 +196,10 @@ impl Description {
                 scheme: wrong.name.clone(),
             });
         }
+        let names_targets = |it: &v1::Features| it.targets() != v1::TargetKind::Unspecified;
+        if self.declares(v1::Capability::Lb) && !answer.features.as_ref().is_some_and(names_targets) {
+            return Err(DescriptionError::Targets);
+        }
         if let Some(limit) = zero_limit(&answer.limits.unwrap_or_default()) {
             return Err(DescriptionError::ZeroLimit { limit });
         }
@@ -250,6 +267,13 @@ mod tests {
     fn illegal_names_are_refused(#[case] provider: &str, #[case] scheme: &str) {
         let description = Description::new(provider, "1").scheme(scheme, v1::SchemeUse::Unique);
         assert!(description.finish(1).is_err());
+    }
+
+    #[test]
+    fn load_balancers_without_a_way_to_name_targets_are_refused() {
+        let description = Description::new("example", "1").capability(v1::Capability::Lb);
+        assert!(matches!(description.finish(1), Err(DescriptionError::Targets)));
+        assert!(description.targets(v1::TargetKind::Instance).finish(1).is_ok());
     }
 
     #[test]

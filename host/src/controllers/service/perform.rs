@@ -12,7 +12,7 @@ use bulkhead_core::service::view::ServiceView;
 
 use super::{Object, ServiceController};
 use crate::clock;
-use crate::kube::writer::{ServiceStatusPatch, Write};
+use crate::kube::writer::Write;
 use crate::leader::Permit;
 use crate::plugin::{Ensure, Right};
 
@@ -62,11 +62,7 @@ impl ServiceController {
                 return Some(self.wrote(object, call).await);
             }
             Step::WriteStatus { uid, ingress } => {
-                let changes = ServiceStatusPatch {
-                    ingress: Some(ingress),
-                    remove_conditions: &[],
-                };
-                let call = writer.patch_service_status(&object.key, uid, changes);
+                let call = writer.patch_service_ingress(&object.key, uid, ingress);
                 return Some(self.wrote(object, call).await);
             }
             Step::Look(reference) => Performed::Looked(plugin.look(reference, "").await),

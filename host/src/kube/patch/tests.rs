@@ -111,38 +111,20 @@ fn with_ports() -> Ingress {
 
 #[rstest]
 #[case::addresses_in_order(
-    Some(vec![ip("2001:db8::1", IpMode::Vip), ip("192.0.2.1", IpMode::Proxy)]),
-    &[],
-    json!({ "loadBalancer": { "ingress": [
-        { "ip": "2001:db8::1", "ipMode": "VIP" },
-        { "ip": "192.0.2.1", "ipMode": "Proxy" },
-    ] } })
+    vec![ip("2001:db8::1", IpMode::Vip), ip("192.0.2.1", IpMode::Proxy)],
+    json!([{ "ip": "2001:db8::1", "ipMode": "VIP" }, { "ip": "192.0.2.1", "ipMode": "Proxy" }])
 )]
 #[case::name_and_ports(
-    Some(vec![with_ports()]),
-    &[],
-    json!({ "loadBalancer": { "ingress": [{ "hostname": "lb.example.com", "ports": [
+    vec![with_ports()],
+    json!([{ "hostname": "lb.example.com", "ports": [
         { "port": 53, "protocol": "UDP" },
         { "port": 54, "protocol": "UDP", "error": "PortTaken" },
-    ] }] } })
+    ] }])
 )]
-#[case::emptied(Some(vec![]), &[], json!({ "loadBalancer": { "ingress": null } }))]
-#[case::conditions_only(None, &["A", "B"], json!({ "conditions": [
-    { "$patch": "delete", "type": "A" },
-    { "$patch": "delete", "type": "B" },
-] }))]
-fn a_service_status_is_patched_under_the_uid(
-    #[case] ingress: Option<Vec<Ingress>>,
-    #[case] remove: &[&str],
-    #[case] expected: Value,
-) {
-    let remove: Vec<String> = remove.iter().map(ToString::to_string).collect();
-    let patch = ServiceStatusPatch {
-        ingress: ingress.as_deref(),
-        remove_conditions: &remove,
-    };
+#[case::emptied(vec![], json!(null))]
+fn a_service_s_ingress_is_patched_under_the_uid(#[case] ingress: Vec<Ingress>, #[case] expected: Value) {
     assert_eq!(
-        service_status(&uid(), &patch),
-        json!({ "metadata": { "uid": "u-1" }, "status": expected })
+        service_ingress(&uid(), &ingress),
+        json!({ "metadata": { "uid": "u-1" }, "status": { "loadBalancer": { "ingress": expected } } })
     );
 }

@@ -130,14 +130,10 @@ async fn finalizers_go_to_the_status_as_a_json_merge_patch() {
 }
 
 #[tokio::test]
-async fn a_service_status_is_changed_by_a_strategic_merge_patch() {
+async fn a_service_s_ingress_is_changed_by_a_strategic_merge_patch() {
     let (client, log) = fake::client(service_answer);
-    let changes = ServiceStatusPatch {
-        ingress: Some(&[]),
-        ..ServiceStatusPatch::default()
-    };
     let (writer, _) = writer(client);
-    written(writer.patch_service_status(&service(), &guard().uid, changes))
+    written(writer.patch_service_ingress(&service(), &guard().uid, &[]))
         .await
         .unwrap();
     let body = json!({ "metadata": { "uid": "u-1" }, "status": { "loadBalancer": { "ingress": null } } });

@@ -51,6 +51,7 @@ impl CloudProvider for CountingProvider {
         Description::new("counting", "1.0.0")
             .capability(Capability::Instances)
             .capability(Capability::Lb)
+            .targets(v1::TargetKind::Instance)
             .scheme("counting", SchemeUse::Unique)
             .limits(v1::Limits {
                 max_batch_nodes: Some(2),

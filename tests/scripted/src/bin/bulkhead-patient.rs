@@ -26,10 +26,7 @@ impl CloudProvider for Patient {
             .capability(Capability::Lb)
             .scheme("scripted", SchemeUse::Unique)
             .class("")
-            .features(v1::Features {
-                targets: v1::TargetKind::Instance.into(),
-                ..v1::Features::default()
-            })
+            .targets(v1::TargetKind::Instance)
     }
 
     async fn get_instances(
