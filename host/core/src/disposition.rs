@@ -142,8 +142,8 @@ pub fn after_failure(failure: &Failure, call: CallKind) -> Next {
             Next::Backoff(pace.floor())
         }
         Again::OnChange(None) | Again::Stop => Next::AwaitChange,
-        Again::OnChange(Some(recheck)) => Next::After(recheck),
-        Again::Freeze(every) => Next::After(every),
+        // A floor, that only another wish cuts short: what others write on the object must not bring it back.
+        Again::OnChange(Some(pause)) | Again::Freeze(pause) => Next::Backoff(pause),
         Again::ResendNodeSet | Again::Halve | Again::StartOver | Again::WhenLed | Again::WhenConnected => {
             Next::Backoff(Duration::ZERO)
         }

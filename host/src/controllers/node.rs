@@ -10,7 +10,9 @@ use bulkhead_core::clock::Instant;
 use bulkhead_core::cloud::{Capability, Description, InstanceAnswer};
 use bulkhead_core::election::Epoch;
 use bulkhead_core::ids::{NodeName, Uid};
-use bulkhead_core::node::plan::{Action, Conclusion, Need, Observed, Plan, conclude, need, plan, wakes};
+use bulkhead_core::node::plan::{
+    Action, Conclusion, Need, Observed, Plan, complaint, conclude, need, plan, wakes,
+};
 use bulkhead_core::node::view::NodeView;
 use bulkhead_core::outcome::{Next, Notice, Told, WriteFailure};
 
@@ -297,12 +299,9 @@ impl Controller for NodeController {
     }
 
     fn tick(&self) {
-        let waiting = self
-            .nodes
-            .snapshot()
-            .iter()
-            .filter(|node| node.is_uninitialized())
-            .count();
+        let Some(plugin) = self.description() else { return };
+        let waits = |node: &&Arc<NodeView>| need(node, &plugin) == Need::Initialise;
+        let waiting = self.nodes.snapshot().iter().filter(waits).count();
         self.metrics
             .uninitialized
             .set(i64::try_from(waiting).unwrap_or(i64::MAX));
@@ -317,7 +316,11 @@ impl Controller for NodeController {
             return Next::Backoff(Duration::ZERO);
         };
         match need(&node, &plugin) {
-            Need::Nothing => return Next::AwaitChange,
+            Need::Nothing => {
+                let notices: Vec<Notice> = complaint(&node, &plugin).into_iter().collect();
+                self.tell(&node, &notices, Next::AwaitChange);
+                return Next::AwaitChange;
+            }
             Need::Initialise => {}
             Need::Refresh => {
                 if let Some(left) = self.settled_for(&node) {

@@ -12,7 +12,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use ::kube::runtime::WatchStreamExt;
-use ::kube::runtime::watcher::{self, Event, watcher};
+use ::kube::runtime::utils::Backoff;
+use ::kube::runtime::watcher::{self, DefaultBackoff, Event, watcher};
 use ::kube::{Api, Client};
 use futures::StreamExt;
 use tokio::sync::watch;
@@ -28,6 +29,9 @@ mod content;
 /// How long one watch lasts: it is taken up again where it ended. It also bounds how long a dead connection goes
 /// unnoticed, so it is shorter than usual.
 pub const WATCH_SECONDS: u32 = 120;
+
+/// Longest pause between two attempts to take up a watch. A host has two watches: that burdens no API server.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
 
 /// Objects in a page, where lists are not streamed.
 const PAGE: u32 = 100;
@@ -122,7 +126,7 @@ impl<V: View> Store<V> {
     }
 
     /// Keeps the store up to date until `stop` is cancelled; the caller owns the task. Errors are waited out, 0.8 to
-    /// 30 s between attempts: one line says that the watch broke, one that it is back.
+    /// 5 s between attempts: one line says that the watch broke, one that it is back.
     pub async fn run(self, client: Client, stop: CancellationToken) {
         stop.run_until_cancelled(self.keep_up(client)).await;
     }
@@ -152,7 +156,7 @@ impl<V: View> Store<V> {
     /// Follows one watcher until its list cannot be had in this way.
     async fn follow(&self, client: Client, strategy: Strategy, health: &mut Health) -> End {
         let watcher = watcher(Api::<Watched<V>>::all(client), strategy.config());
-        let mut events = pin!(watcher.default_backoff());
+        let mut events = pin!(watcher.backoff(Capped::default()));
         // `Some` while a list comes in.
         let mut list = Some(BTreeMap::new());
         loop {
@@ -231,6 +235,24 @@ pub async fn all_ready(stores: Vec<watch::Receiver<bool>>) {
     for mut ready in stores {
         // A store that is gone will never be complete, and nobody is left to wait for it.
         drop(ready.wait_for(|ready| *ready).await);
+    }
+}
+
+/// kube's pauses between attempts, none longer than [`PAUSE_MAX`]: while a watch is broken the host is blind.
+#[derive(Default)]
+struct Capped(DefaultBackoff);
+
+impl Iterator for Capped {
+    type Item = Duration;
+
+    fn next(&mut self) -> Option<Duration> {
+        self.0.next().map(|pause| pause.min(PAUSE_MAX))
+    }
+}
+
+impl Backoff for Capped {
+    fn reset(&mut self) {
+        self.0.reset();
     }
 }
 

@@ -70,9 +70,13 @@ pub(super) async fn hand_over(
 ) -> Result<(), Kept> {
     workers.await.map_err(Kept::Calls)?;
     let until = deadline.hand_over;
+    tracing::info!("no call is in flight; waiting until the plugin holds no right to write");
     timeout_at(until, stood_down).await.map_err(|_| Kept::Plugin)?;
     match timeout_at(until, release).await {
-        Ok(Ok(_)) => Ok(()),
+        Ok(Ok(ending)) => {
+            tracing::info!(?ending, "the lease is given up");
+            Ok(())
+        }
         Ok(Err(error)) => {
             tracing::warn!("{error}");
             Ok(())

@@ -212,8 +212,13 @@ fn pauses_double_with_jitter_up_to_the_cap(
 #[case::busy(Some(Reason::OperationInProgress), Write, None, After(Duration::from_secs(2)))]
 #[case::busy_with_retry_information(Some(Reason::Conflict), Write, Some(20), After(Duration::from_secs(20)))]
 #[case::rate_limited(Some(Reason::RateLimited), Read, Some(9), Backoff(Duration::from_secs(9)))]
-#[case::credentials(Some(Reason::CredentialsExpired), Read, None, After(Duration::from_secs(30)))]
-#[case::invalid_for_a_write(Some(Reason::InvalidSpec), Write, None, After(Duration::from_secs(300)))]
+#[case::credentials(
+    Some(Reason::CredentialsExpired),
+    Read,
+    None,
+    Backoff(Duration::from_secs(30))
+)]
+#[case::invalid_for_a_write(Some(Reason::InvalidSpec), Write, None, Backoff(Duration::from_secs(300)))]
 #[case::invalid_for_a_read(Some(Reason::InvalidSpec), Read, None, AwaitChange)]
 #[case::given_up(Some(Reason::Cancelled), Write, None, AwaitChange)]
 #[case::no_session(Some(Reason::Disconnected), Read, None, Backoff(Duration::ZERO))]

@@ -43,6 +43,34 @@ pub fn need(node: &NodeView, plugin: &Description) -> Need {
     }
 }
 
+/// What to tell about a node that waits to be initialised and never will be, because its provider ID cannot be read or
+/// only looks like the plugin's. Nodes of other providers wait for those, silently.
+pub fn complaint(node: &NodeView, plugin: &Description) -> Option<Notice> {
+    let own = node
+        .provider_id
+        .as_deref()
+        .filter(|_| node.is_uninitialized() && !node.deleting)?;
+    let looks_like_ours = || {
+        own.split_once("://").is_some_and(|(scheme, _)| {
+            plugin
+                .schemes
+                .iter()
+                .any(|declared| declared.eq_ignore_ascii_case(scheme.trim()) && declared != scheme)
+        })
+    };
+    let why = match of_node(node, plugin) {
+        NodeOwner::Unreadable => "which is no provider ID (scheme://id, without white space)",
+        NodeOwner::Foreign if looks_like_ours() => "whose scheme is not spelt as the plugin's",
+        NodeOwner::Ours | NodeOwner::Foreign | NodeOwner::Nobody => return None,
+    };
+    let shown: String = own.chars().take(80).collect();
+    let text = format!(
+        "The node was registered with provider ID {shown:?}, {why}. It is not initialised. A provider ID never \
+         changes: start the kubelet with the right --provider-id, or without one, and delete the Node"
+    );
+    Some(Notice::warning(CLOUD_PROVIDER_ERROR, text))
+}
+
 /// Whether a change from `old` to `new` is worth a look: what a kubelet's heartbeat writes is not.
 pub fn wakes(old: Option<&NodeView>, new: &NodeView) -> bool {
     old.is_none_or(|old| {

@@ -224,6 +224,11 @@ fn tear_down(observed: &Observed<'_>, service: Option<&ServiceView>) -> Plan {
         return delete(observed, service);
     }
     match service {
+        // Whoever holds the object now must not show an address that is given to others next.
+        Some(service) if service.is_deleting() && !service.ingress.is_empty() => quiet(Step::WriteStatus {
+            uid: service.uid.clone(),
+            ingress: Vec::new(),
+        }),
         Some(service) if !our_finalizers(service, observed.plugin).is_empty() => {
             quiet(without_finalizers(observed, service))
         }

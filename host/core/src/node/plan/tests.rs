@@ -3,7 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use rstest::rstest;
 
-use super::{Action, Conclusion, Need, Observed, Plan, conclude, need, plan, wakes};
+use super::{Action, Conclusion, Need, Observed, Plan, complaint, conclude, need, plan, wakes};
 use crate::cloud::{AbsenceProof, Certainty, Failure, Freshness, Instance, InstanceAnswer, Reason};
 use crate::fixtures::{address, description, initialised_node, instance, node};
 use crate::ids::{NodeName, ProviderId};
@@ -192,6 +192,27 @@ fn a_suspect_instance_writes_nothing(
 #[case::on_its_way_out(NodeView { deleting: true, ..node("n1") }, Need::Nothing)]
 fn the_plugin_is_asked_about(#[case] node: NodeView, #[case] wanted: Need) {
     assert_eq!(need(&node, &description()), wanted);
+}
+
+#[rstest]
+#[case::missing_prefix(Some("6407101"), true, true)]
+#[case::white_space(Some(" local://i-1 "), true, true)]
+#[case::in_capitals(Some("LOCAL://i-1"), true, true)]
+#[case::another_providers(Some("aws:///eu/i-2"), true, false)]
+#[case::ours(Some("local://i-1"), true, false)]
+#[case::none(None, true, false)]
+#[case::initialised_by_somebody(Some("6407101"), false, false)]
+fn a_provider_id_that_can_never_do_is_told(
+    #[case] provider_id: Option<&str>,
+    #[case] tainted: bool,
+    #[case] told: bool,
+) {
+    let mut node = node("n1");
+    node.provider_id = provider_id.map(str::to_owned);
+    if !tainted {
+        node.taints.clear();
+    }
+    assert_eq!(complaint(&node, &description()).is_some(), told);
 }
 
 #[test]

@@ -184,7 +184,10 @@ fn ensured(
         Err(failure) => {
             let then = failed(&failure, CallKind::Write, SYNC_FAILED, SYNCING, notices);
             memory.is_unsure = classify(&failure, CallKind::Write).look_first;
-            memory.is_starved = matches!(failure.reason, Some(Reason::QuotaExceeded | Reason::LimitReached));
+            memory.is_starved = matches!(
+                failure.reason,
+                Some(Reason::QuotaExceeded | Reason::LimitReached | Reason::InUse)
+            );
             return (memory, then);
         }
     };

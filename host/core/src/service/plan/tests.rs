@@ -182,10 +182,12 @@ fn absent() -> LoadBalancerAnswer {
     "rest AwaitChange")]
 #[case::deleted_is_torn_down(Case::in_sync().with(deleting), "delete")]
 #[case::orphan_ccm_down_is_torn_down_without_memory(Case::new().with(deleting), "delete")]
+#[case::torn_down_shows_no_address(
+    Case::in_sync().with(deleting).with_memory(|m| m.standing = Standing::Nothing), "status")]
 #[case::torn_down_is_released(
-    Case::in_sync().with(deleting).with_memory(|m| m.standing = Standing::Nothing), "finalizers []")]
+    Case::in_sync().with(deleting).with(|s| s.ingress.clear()).with_memory(|m| m.standing = Standing::Nothing), "finalizers []")]
 #[case::finalizer_readd_never(
-    Case::in_sync().with_memory(|m| m.standing = Standing::Nothing).with(deleting).with(|s| s.circumstances.finalizers = vec!["example.com/holds".to_owned()]),
+    Case::in_sync().with_memory(|m| m.standing = Standing::Nothing).with(deleting).with(|s| s.ingress.clear()).with(|s| s.circumstances.finalizers = vec!["example.com/holds".to_owned()]),
     "forget")]
 #[case::became_a_foreign_class_is_torn_down(
     Case::in_sync().with(|s| s.spec.class = "example.com/other".to_owned()), "delete")]
@@ -196,7 +198,7 @@ fn absent() -> LoadBalancerAnswer {
     "finalizers []")]
 #[case::of_two_classes_of_ours_in_turn_is_released_of_both(
     Case::in_sync()
-        .with(deleting)
+        .with(deleting).with(|s| s.ingress.clear())
         .with(|s| s.circumstances.finalizers.push(CLASS_FINALIZER.to_owned()))
         .with_memory(|m| m.standing = Standing::Nothing),
     "finalizers []")]

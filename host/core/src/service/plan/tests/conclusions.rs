@@ -62,7 +62,7 @@ fn reasons(conclusion: &Conclusion) -> Vec<&'static str> {
 #[case::unattributed(Err(failure(None)), Then::Rest(Next::Backoff(Duration::ZERO)), &["SyncLoadBalancerFailed"], true)]
 #[case::lb_quota(Err(failure(Some(Reason::QuotaExceeded))), Then::Rest(Next::Backoff(SLOW)), &["SyncLoadBalancerFailed"], true)]
 #[case::nil_status(Err(failure(Some(Reason::ProtocolViolation))), Then::Rest(Next::Backoff(Duration::ZERO)), &["SyncLoadBalancerFailed"], true)]
-#[case::invalid_spec(Err(failure(Some(Reason::InvalidSpec))), Then::Rest(Next::After(SLOW)), &["SyncLoadBalancerFailed"], true)]
+#[case::invalid_spec(Err(failure(Some(Reason::InvalidSpec))), Then::Rest(Next::Backoff(SLOW)), &["SyncLoadBalancerFailed"], true)]
 #[case::plugin_died(Err(failure(Some(Reason::Disconnected))), Then::Rest(Next::Backoff(Duration::ZERO)), &[], true)]
 #[case::lost_leadership(Err(failure(Some(Reason::Cancelled))), Then::Rest(Next::AwaitChange), &[], true)]
 fn an_ensure_that_came_to(
