@@ -4,6 +4,9 @@
 //! restored target is *unknown*: it serves only while no healthy one exists, so that a restarted
 //! plugin forwards before its first check ended. Connections that the forwarder fails to make count
 //! as failed checks.
+//!
+//! Checks are cheap one by one and many together: all boards share [`CHECKS_AT_ONCE`], and a target
+//! that stays down is asked ever less often.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -13,8 +16,8 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::Notify;
-use tokio::task::JoinSet;
+use tokio::sync::{Notify, Semaphore};
+use tokio::task::{JoinSet, yield_now};
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::clock;
@@ -28,11 +31,16 @@ const INTERVAL_UP: Duration = Duration::from_secs(5);
 /// Between two checks of one that is not: its return should be seen soon.
 const INTERVAL_NOT_UP: Duration = Duration::from_secs(1);
 
+/// The longest pause before a target that stays down is asked again; every pause until then is twice
+/// the one before.
+const INTERVAL_DOWN_AT_MOST: Duration = Duration::from_secs(30);
+
 /// Failures in a row that take a target out; one success brings it back.
 const FALL: u8 = 3;
 
-/// Checks under way at once for one load balancer: bounds sockets when a thousand targets hang.
-const CHECKS_AT_ONCE: usize = 64;
+/// Checks under way at once in this process: bounds sockets when thousands of targets hang. Boards
+/// that wait for a permit get one in turn.
+pub static CHECKS_AT_ONCE: Semaphore = Semaphore::const_new(64);
 
 /// How a target is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -65,6 +73,8 @@ struct Record {
     failures: u8,
     checking: bool,
     due: Instant,
+    /// The next pause if it is still down then.
+    pause: Duration,
 }
 
 impl Record {
@@ -74,12 +84,14 @@ impl Record {
             failures: 0,
             checking: false,
             due: now,
+            pause: INTERVAL_NOT_UP,
         }
     }
 
     fn succeeded(&mut self) {
         self.standing = Standing::Up;
         self.failures = 0;
+        self.pause = INTERVAL_NOT_UP;
     }
 
     fn failed(&mut self) {
@@ -89,28 +101,93 @@ impl Record {
         }
     }
 
-    fn interval(&self) -> Duration {
-        if self.standing == Standing::Up && self.failures == 0 {
-            INTERVAL_UP
+    /// A check ended. Only checks lengthen the pause: failed connections come as often as clients do.
+    fn conclude(&mut self, answered: bool, now: Instant) {
+        if answered {
+            self.succeeded();
         } else {
-            INTERVAL_NOT_UP
+            self.failed();
         }
+        self.checking = false;
+        self.due = now + self.take_interval();
+    }
+
+    fn take_interval(&mut self) -> Duration {
+        match self.standing {
+            Standing::Up if self.failures == 0 => INTERVAL_UP,
+            Standing::Up | Standing::Unknown => INTERVAL_NOT_UP,
+            Standing::Down => {
+                let pause = self.pause;
+                self.pause = (pause * 2).min(INTERVAL_DOWN_AT_MOST);
+                pause
+            }
+        }
+    }
+}
+
+/// Which targets are to be checked when, soonest first. An entry that is not what the target's record
+/// says is out of date and means nothing; it goes when its time comes.
+#[derive(Debug, Default)]
+struct Agenda {
+    entries: Mutex<BTreeSet<(Instant, SocketAddr)>>,
+    /// There is a new first entry.
+    changed: Notify,
+}
+
+impl Agenda {
+    fn add(&self, due: Instant, address: SocketAddr) {
+        let entry = (due, address);
+        let mut entries = self.lock();
+        entries.insert(entry);
+        let first = entries.first() == Some(&entry);
+        drop(entries);
+        if first {
+            self.changed.notify_one();
+        }
+    }
+
+    /// Removes the first entry if its time has come.
+    fn take(&self, now: Instant) -> Option<(Instant, SocketAddr)> {
+        let mut entries = self.lock();
+        entries.first().filter(|(due, _)| *due <= now)?;
+        entries.pop_first()
+    }
+
+    /// Waits until the time of the first entry has come.
+    async fn due(&self) {
+        loop {
+            let first = self.lock().first().map(|(due, _)| *due);
+            if first.is_some_and(|due| due <= clock::now()) {
+                return;
+            }
+            tokio::select! {
+                () = self.changed.notified() => {}
+                () = at(first) => return,
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<(Instant, SocketAddr)>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The pulse of one target, shared by those who check it and those who use it.
 #[derive(Debug, Clone)]
 pub struct Pulse {
+    address: SocketAddr,
     record: Arc<Mutex<Record>>,
-    changed: Arc<Notify>,
+    agenda: Arc<Agenda>,
 }
 
 impl Pulse {
-    fn new(changed: &Arc<Notify>) -> Self {
-        let record = Arc::new(Mutex::new(Record::new(clock::now())));
+    fn new(address: SocketAddr, agenda: &Arc<Agenda>) -> Self {
+        let now = clock::now();
+        agenda.add(now, address);
         Self {
-            record,
-            changed: Arc::clone(changed),
+            address,
+            record: Arc::new(Mutex::new(Record::new(now))),
+            agenda: Arc::clone(agenda),
         }
     }
 
@@ -119,26 +196,51 @@ impl Pulse {
         self.lock().standing
     }
 
+    /// The forwarder could connect: proves less than a check does, so one that seemed down is only
+    /// checked at once.
+    pub fn hint_success(&self) {
+        let mut record = self.lock();
+        if record.standing == Standing::Down {
+            record.pause = INTERVAL_NOT_UP;
+            self.hasten(record);
+        }
+    }
+
     /// The forwarder could not connect: counts as a failed check, and one that was up is checked at once.
     pub fn hint_failure(&self) {
         let mut record = self.lock();
-        if record.standing == Standing::Up {
-            record.due = clock::now();
-        }
+        let was_up = record.standing == Standing::Up;
         record.failed();
-        drop(record);
-        self.changed.notify_one();
+        if was_up {
+            self.hasten(record);
+        }
     }
 
-    fn conclude(&self, answered: bool) {
-        let mut record = self.lock();
-        if answered {
-            record.succeeded();
-        } else {
-            record.failed();
+    /// Makes it due now, unless it already is or is being checked.
+    fn hasten(&self, mut record: MutexGuard<'_, Record>) {
+        let now = clock::now();
+        if record.checking || record.due <= now {
+            return;
         }
-        record.checking = false;
-        record.due = clock::now() + record.interval();
+        record.due = now;
+        drop(record);
+        self.agenda.add(now, self.address);
+    }
+
+    /// Whether a check may begin that was to begin at `due`.
+    fn begin(&self, due: Instant) -> bool {
+        let mut record = self.lock();
+        let begins = !record.checking && record.due == due;
+        record.checking |= begins;
+        begins
+    }
+
+    fn conclude(&self, answered: bool, now: Instant) {
+        let mut record = self.lock();
+        record.conclude(answered, now);
+        let due = record.due;
+        drop(record);
+        self.agenda.add(due, self.address);
     }
 
     fn lock(&self) -> MutexGuard<'_, Record> {
@@ -150,7 +252,7 @@ impl Pulse {
 #[derive(Debug, Default)]
 pub struct Board {
     watched: Mutex<Watched>,
-    changed: Arc<Notify>,
+    agenda: Arc<Agenda>,
 }
 
 #[derive(Debug, Default)]
@@ -172,11 +274,9 @@ impl Board {
             watched
                 .pulses
                 .entry(*address)
-                .or_insert_with(|| Pulse::new(&self.changed));
+                .or_insert_with(|| Pulse::new(*address, &self.agenda));
         }
         watched.probe.clone_from(probe);
-        drop(watched);
-        self.changed.notify_one();
     }
 
     /// The pulse of a target that is watched.
@@ -184,42 +284,37 @@ impl Board {
         self.lock().pulses.get(&address).cloned()
     }
 
-    /// Checks targets for ever.
-    pub async fn run(&self) {
+    /// Checks targets for ever, each check with one of `permits`; other tasks get their turn between
+    /// any two.
+    pub async fn run(&self, permits: &'static Semaphore) {
         let mut checks = JoinSet::new();
         loop {
-            let (due, next) = self.begin(CHECKS_AT_ONCE - checks.len());
-            for (address, pulse, probe) in due {
-                checks.spawn(check(address, pulse, probe));
+            while checks.try_join_next().is_some() {}
+            self.agenda.due().await;
+            let Ok(permit) = permits.acquire().await else {
+                return;
+            };
+            if let Some((pulse, probe)) = self.begin(clock::now()) {
+                checks.spawn(async move {
+                    check(&pulse, probe).await;
+                    drop(permit);
+                });
             }
-            tokio::select! {
-                () = self.changed.notified() => {}
-                Some(_) = checks.join_next() => {}
-                () = at(next) => {}
-            }
+            yield_now().await;
         }
     }
 
-    /// Marks up to `room` targets that are due as being checked; also when the next one is due, none
-    /// if the end of a check must be awaited anyway.
-    fn begin(&self, room: usize) -> (Vec<(SocketAddr, Pulse, Probe)>, Option<Instant>) {
-        let now = clock::now();
-        let mut due = Vec::new();
-        let mut next: Option<Instant> = None;
-        let watched = self.lock();
-        for (address, pulse) in &watched.pulses {
-            let mut record = pulse.lock();
-            if record.checking {
-                continue;
-            }
-            if record.due > now {
-                next = Some(next.map_or(record.due, |next| next.min(record.due)));
-            } else if due.len() < room {
-                record.checking = true;
-                due.push((*address, pulse.clone(), watched.probe.clone()));
+    /// Marks the target that has been due for longest as being checked, if any is due.
+    fn begin(&self, now: Instant) -> Option<(Pulse, Probe)> {
+        while let Some((due, address)) = self.agenda.take(now) {
+            let watched = self.lock();
+            if let Some(pulse) = watched.pulses.get(&address)
+                && pulse.begin(due)
+            {
+                return Some((pulse.clone(), watched.probe.clone()));
             }
         }
-        (due, next)
+        None
     }
 
     fn lock(&self) -> MutexGuard<'_, Watched> {
@@ -234,7 +329,8 @@ async fn at(when: Option<Instant>) {
     }
 }
 
-async fn check(address: SocketAddr, pulse: Pulse, probe: Probe) {
+async fn check(pulse: &Pulse, probe: Probe) {
+    let address = pulse.address;
     let asked = timeout(CHECK_TIMEOUT, async {
         let stream = TcpStream::connect(address).await?;
         match probe {
@@ -242,7 +338,8 @@ async fn check(address: SocketAddr, pulse: Pulse, probe: Probe) {
             Probe::Http { path } => answers_ok(stream, address, &path).await,
         }
     });
-    pulse.conclude(matches!(asked.await, Ok(Ok(true))));
+    let answered = matches!(asked.await, Ok(Ok(true)));
+    pulse.conclude(answered, clock::now());
 }
 
 /// Whether the status line of the answer says 200; nothing after it is read.
@@ -257,82 +354,4 @@ async fn answers_ok(mut stream: TcpStream, address: SocketAddr, path: &str) -> i
 }
 
 #[cfg(test)]
-mod tests {
-    use rstest::rstest;
-    use tokio::net::TcpListener;
-
-    use super::*;
-
-    /// `+` a success, `-` a failure.
-    #[rstest]
-    #[case::new("", Standing::Unknown, INTERVAL_NOT_UP)]
-    #[case::one_success_is_enough("+", Standing::Up, INTERVAL_UP)]
-    #[case::a_new_one_is_not_out_at_once("--", Standing::Unknown, INTERVAL_NOT_UP)]
-    #[case::three_failures_take_it_out("---", Standing::Down, INTERVAL_NOT_UP)]
-    #[case::two_failures_do_not("+--", Standing::Up, INTERVAL_NOT_UP)]
-    #[case::only_failures_in_a_row_count("+--+--", Standing::Up, INTERVAL_NOT_UP)]
-    #[case::back_after_one_success("+---+", Standing::Up, INTERVAL_UP)]
-    #[tokio::test(start_paused = true)]
-    async fn standing_after(#[case] history: &str, #[case] standing: Standing, #[case] interval: Duration) {
-        let pulse = Pulse::new(&Arc::default());
-        for step in history.chars() {
-            pulse.conclude(step == '+');
-        }
-        let record = *pulse.lock();
-        assert_eq!((record.standing, record.interval()), (standing, interval));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn hints_count_as_failures_and_bring_the_next_check_forward() {
-        let pulse = Pulse::new(&Arc::default());
-        pulse.conclude(true);
-        assert!(pulse.lock().due > clock::now());
-        for _ in 0..FALL {
-            pulse.hint_failure();
-        }
-        assert_eq!(pulse.standing(), Standing::Down);
-        assert_eq!(pulse.lock().due, clock::now());
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn no_more_than_the_bound_is_checked_at_once() {
-        let board = Board::default();
-        board.watch(
-            &(1..=200)
-                .map(|port| SocketAddr::from(([127, 0, 20, 1], port)))
-                .collect(),
-            &Probe::Connect,
-        );
-        assert_eq!(board.begin(CHECKS_AT_ONCE).0.len(), CHECKS_AT_ONCE);
-        assert_eq!(board.begin(5).0.len(), 5, "those under way are not begun again");
-    }
-
-    #[tokio::test]
-    async fn a_target_is_seen_up_then_down_then_up() {
-        let listener = TcpListener::bind("127.0.20.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let board = Board::default();
-        board.watch(&BTreeSet::from([address]), &Probe::Connect);
-        let pulse = board.pulse(address).unwrap();
-        let until = |standing| {
-            let pulse = pulse.clone();
-            async move {
-                while pulse.standing() != standing {
-                    tokio::time::sleep(Duration::from_millis(5)).await;
-                }
-            }
-        };
-        let story = async {
-            until(Standing::Up).await;
-            drop(listener);
-            pulse.hint_failure();
-            until(Standing::Down).await;
-            let _again = TcpListener::bind(address).await.unwrap();
-            until(Standing::Up).await;
-        };
-        tokio::select! {
-            () = board.run() => {}
-            done = timeout(Duration::from_secs(10), story) => done.expect("every standing within ten seconds"),
-        }
-    }
-}
+mod tests;

@@ -33,6 +33,13 @@ impl Endpoint {
         &self.leaving
     }
 
+    /// A connection to it was made.
+    pub fn hint_success(&self) {
+        if let Some(pulse) = &self.pulse {
+            pulse.hint_success();
+        }
+    }
+
     /// A connection to it could not be made.
     pub fn hint_failure(&self) {
         if let Some(pulse) = &self.pulse {

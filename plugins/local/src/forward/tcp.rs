@@ -95,7 +95,10 @@ async fn connect(rotation: &Rotation) -> Option<(TcpStream, Endpoint)> {
     loop {
         let endpoint = rotation.pick(turn, &tried)?;
         match timeout(CONNECT_TIMEOUT, TcpStream::connect(endpoint.address())).await {
-            Ok(Ok(stream)) => return Some((stream, endpoint)),
+            Ok(Ok(stream)) => {
+                endpoint.hint_success();
+                return Some((stream, endpoint));
+            }
             Ok(Err(error)) => {
                 tracing::debug!(target = %endpoint.address(), %error, "cannot connect to a target");
             }

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 use super::Seen;
 use crate::balancer::{Balancer, Listen};
 use crate::forward::{BindError, Counts, Limits, Listener, Others, Rotation, Shared};
-use crate::health::{Board, Probe};
+use crate::health::{Board, CHECKS_AT_ONCE, Probe};
 
 #[derive(Debug)]
 enum Slot {
@@ -62,7 +62,7 @@ impl Running {
         let shared = Arc::new(Shared::new(limits, balancer.sources.clone()));
         let mut checks = JoinSet::new();
         let checked = Arc::clone(&board);
-        checks.spawn(async move { checked.run().await });
+        checks.spawn(async move { checked.run(&CHECKS_AT_ONCE).await });
         let (slots, reported) = (BTreeMap::new(), Counts::default());
         Self {
             balancer,
