@@ -16,7 +16,8 @@ use crate::service::node_set::{Member, NodeSet};
 pub const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 /// Taint of a node that the cluster autoscaler is about to delete.
 const AUTOSCALER_TAINT: &str = "ToBeDeletedByClusterAutoscaler";
-const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
+/// Label with a node's zone.
+pub const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
 
 /// Why a node is no target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

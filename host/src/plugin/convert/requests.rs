@@ -10,15 +10,11 @@ use bulkhead_core::node::view::{AddressType, ConditionStatus, NodeAddress, NodeC
 use bulkhead_core::service::node_set::{Member, NodeSet};
 use bulkhead_core::service::request::{BalancerRef, Current, Intent, IntentReason};
 use bulkhead_core::service::spec::{
-    Circumstances, IpFamily, IpFamilyPolicy, Port, Protocol, Spec, TrafficPolicy,
+    Circumstances, HEALTH_CHECK_PATH, IpFamily, IpFamilyPolicy, Port, Protocol, Spec, TrafficPolicy,
 };
+use bulkhead_core::service::targets::ZONE_LABEL;
 use bulkhead_core::service::view::{Ingress, IngressAddress, IpMode, PortStatus};
 use bulkhead_proto::v1;
-
-/// The label whose value is a node's zone.
-const ZONE_LABEL: &str = "topology.kubernetes.io/zone";
-/// Where kube-proxy answers on a Service's health check node port.
-const HEALTH_CHECK_PATH: &str = "/healthz";
 
 /// A whole node.
 pub(crate) fn node(view: &NodeView) -> v1::Node {
