@@ -1,8 +1,9 @@
 //! Command line and cloud config: everything that may be wrong with them is found at once, one line
 //! each.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use bulkhead_plugin::options::{EndpointError, ServeOptions};
 use bulkhead_plugin::{cloud_config, cloud_config::CloudConfigError};
@@ -10,8 +11,8 @@ use clap::Parser;
 use serde::Deserialize;
 
 use crate::cidr::{Cidr, CidrError};
-use crate::forward::Limits;
-use crate::pool::{DEFAULT_RANGE, Pool, PoolConfigError};
+use crate::forward::{Limits, Machine};
+use crate::pool::{DEFAULT_RANGES, Pool, PoolConfigError};
 use crate::world::Settings;
 
 #[cfg(test)]
@@ -35,13 +36,16 @@ pub struct Flags {
     /// The instances, in YAML or JSON; without it the plugin serves load balancers only
     #[arg(long, value_name = "FILE")]
     pub inventory: Option<PathBuf>,
-    /// Addresses for load balancers: a CIDR or one address; repeatable [default: 127.0.10.0/24]
+    /// Addresses for load balancers: a CIDR or one address; repeatable [default: 127.0.10.0/24, `::1`]
     #[arg(long, value_name = "CIDR")]
     pub pool: Vec<String>,
     /// An address of the pool that is never given; repeatable
     #[arg(long, value_name = "ADDRESS")]
     pub exclude: Vec<String>,
-    /// The same settings in a file: stateDir, inventory, pool, exclude, maxConnections, maxFlows
+    /// Where Prometheus may read metrics, as `127.0.0.1:9100`: plain HTTP for everybody who can connect
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics_address: Option<SocketAddr>,
+    /// The same settings and bounds in a file: docs/reference/local-plugin.md has all
     #[arg(long, value_name = "FILE")]
     pub cloud_config: Option<PathBuf>,
     /// A uid that may connect, beside this process' own and 0; repeatable
@@ -57,8 +61,13 @@ struct CloudConfig {
     inventory: Option<PathBuf>,
     pool: Vec<String>,
     exclude: Vec<String>,
+    metrics_address: Option<SocketAddr>,
     max_connections: Option<usize>,
     max_flows: Option<usize>,
+    max_affinity_clients: Option<usize>,
+    connection_idle_seconds: Option<u64>,
+    flow_idle_seconds: Option<u64>,
+    drain_seconds: Option<u64>,
 }
 
 /// Everything the process needs.
@@ -70,6 +79,8 @@ pub struct Config {
     pub settings: Settings,
     /// The inventory, if there is one.
     pub inventory: Option<PathBuf>,
+    /// Where metrics are served, if they are.
+    pub metrics_address: Option<SocketAddr>,
 }
 
 /// One thing that is wrong with the input.
@@ -103,7 +114,9 @@ pub enum ConfigError {
 
 impl Flags {
     /// Joins flags and cloud config. All errors, not only the first.
-    pub fn resolve(self) -> Result<Config, Vec<ConfigError>> {
+    ///
+    /// `open_files` is how many the process may have.
+    pub fn resolve(self, open_files: u64) -> Result<Config, Vec<ConfigError>> {
         let mut errors: Vec<ConfigError> = Vec::new();
         let file: CloudConfig = match self.cloud_config.as_deref().map(cloud_config::load).transpose() {
             Ok(file) => file.unwrap_or_default(),
@@ -116,12 +129,12 @@ impl Flags {
                 .iter()
                 .fold(options, |all, uid| all.allow_uid(*uid))
         });
+        let limits = file.limits(&mut errors);
         let pool = pool(
             &first(self.pool, file.pool),
             &first(self.exclude, file.exclude),
             &mut errors,
         );
-        let limits = limits(file.max_connections, file.max_flows, &mut errors);
         let state_dir = self
             .state_dir
             .or(file.state_dir)
@@ -131,10 +144,11 @@ impl Flags {
                 serve,
                 settings: Settings {
                     state_dir,
+                    machine: Machine::new(limits, descriptors(open_files), pool.ranges()),
                     pool,
-                    limits,
                 },
                 inventory: self.inventory.or(file.inventory),
+                metrics_address: self.metrics_address.or(file.metrics_address),
             }),
             (serve, _) => {
                 errors.extend(serve.err().map(ConfigError::from));
@@ -165,7 +179,11 @@ fn pool(ranges: &[String], excluded: &[String], errors: &mut Vec<ConfigError>) -
         }
     }
     if ranges.is_empty() {
-        known.extend(DEFAULT_RANGE.parse::<Cidr>());
+        known.extend(
+            DEFAULT_RANGES
+                .iter()
+                .filter_map(|range| range.parse::<Cidr>().ok()),
+        );
     }
     if errors.len() > before {
         return None;
@@ -175,16 +193,42 @@ fn pool(ranges: &[String], excluded: &[String], errors: &mut Vec<ConfigError>) -
         .ok()
 }
 
-fn limits(connections: Option<usize>, flows: Option<usize>, errors: &mut Vec<ConfigError>) -> Limits {
-    for (field, value) in [("maxConnections", connections), ("maxFlows", flows)] {
-        if value == Some(0) {
-            errors.push(ConfigError::Zero { field });
+/// The file descriptors that clients may take: listeners, checks, hosts and the state keep a quarter.
+fn descriptors(open_files: u64) -> usize {
+    usize::try_from(open_files / 4 * 3).unwrap_or(usize::MAX)
+}
+
+impl CloudConfig {
+    fn limits(&self, errors: &mut Vec<ConfigError>) -> Limits {
+        fn positive<T: From<u8> + PartialEq>(
+            field: &'static str,
+            value: Option<T>,
+            errors: &mut Vec<ConfigError>,
+        ) -> Option<T> {
+            if value == Some(T::from(0)) {
+                errors.push(ConfigError::Zero { field });
+            }
+            value
         }
-    }
-    let usual = Limits::default();
-    Limits {
-        connections: connections.unwrap_or(usual.connections),
-        flows: flows.unwrap_or(usual.flows),
-        ..usual
+        let usual = Limits::default();
+        let mut number = |field, value, usual| positive(field, value, errors).unwrap_or(usual);
+        let connections = number("maxConnections", self.max_connections, usual.connections);
+        let flows = number("maxFlows", self.max_flows, usual.flows);
+        let clients = number("maxAffinityClients", self.max_affinity_clients, usual.clients);
+        let mut seconds =
+            |field, value, usual| positive(field, value, errors).map_or(usual, Duration::from_secs);
+        Limits {
+            connections,
+            flows,
+            clients,
+            connection_idle: seconds(
+                "connectionIdleSeconds",
+                self.connection_idle_seconds,
+                usual.connection_idle,
+            ),
+            flow_idle: seconds("flowIdleSeconds", self.flow_idle_seconds, usual.flow_idle),
+            // Nothing is cut later than at once: zero is a choice here.
+            drain: self.drain_seconds.map_or(usual.drain, Duration::from_secs),
+        }
     }
 }

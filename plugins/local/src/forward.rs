@@ -1,45 +1,62 @@
 //! User-space forwarding: one [`Listener`] per (address, protocol, port).
 //!
 //! A listener is open exactly as long as its value lives, and everything it accepted ends with it.
-//! What it forwards to is its [`Rotation`], which may change under it at any time.
+//! What it forwards to is a [`Rotation`] of its load balancer's [`Shared`], which may change under it at
+//! any time.
 
 use std::collections::BTreeSet;
-use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::num::NonZeroU16;
+use std::sync::atomic::{AtomicU16, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::balancer::Protocol;
-use crate::cidr::Cidr;
+use crate::balancer::{Balancer, Protocol, ProxyProtocol};
+use crate::cidr::{Cidr, Family};
 use crate::clock;
+use crate::health::{Board, CHECK_TIMEOUT};
 
+mod affinity;
+mod bind;
+mod counters;
+#[cfg(test)]
+mod fixture;
+mod proxy;
 mod rotation;
 mod tcp;
 mod udp;
 
+use affinity::{Affinity, Bound};
+pub use bind::BindError;
+use counters::count;
+pub use counters::{Counters, Losses, Traffic};
 pub use rotation::{Endpoint, Others, Rotation};
 
-/// How long connections and flows to a target go on after its removal.
-const DRAIN: Duration = Duration::from_secs(30);
+/// How long a client may wait until it is known which targets serve: for the first checks of a load
+/// balancer, after which those whose check has not ended are used too.
+const FIRST_CHECKS: Duration = CHECK_TIMEOUT.saturating_mul(2);
 
 /// What bounds one load balancer. The defaults are those of [`Limits::default`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at once, all TCP listeners together. 1,024 of them cost 32 MiB of buffers and
-    /// 2,048 file descriptors when all are busy.
+    /// Connections at once, all TCP listeners together. Each costs two file descriptors, and 32 KiB of
+    /// buffers while bytes wait in both directions.
     pub connections: usize,
     /// UDP flows (one per client address and port) at once, per listener.
     pub flows: usize,
+    /// Clients remembered for session affinity.
+    pub clients: usize,
     /// A connection without a byte in either direction for so long is closed.
     pub connection_idle: Duration,
     /// A flow without a datagram in either direction for so long is forgotten.
     pub flow_idle: Duration,
+    /// How long connections and flows to a target go on after its removal.
+    pub drain: Duration,
 }
 
 impl Default for Limits {
@@ -47,175 +64,171 @@ impl Default for Limits {
         Self {
             connections: 1024,
             flows: 1024,
+            clients: 16 * 1024,
             connection_idle: Duration::from_mins(10),
             flow_idle: Duration::from_mins(1),
+            drain: Duration::from_secs(30),
         }
     }
 }
 
-/// Why a listener cannot be opened.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum BindError {
-    /// Another process has this address and port, or the port on all addresses.
-    #[error("{protocol} {at} is in use by another process of this machine")]
-    InUse {
-        /// The protocol.
-        protocol: Protocol,
-        /// Address and port.
-        at: SocketAddr,
-    },
-    /// Ports under 1024 (by default) need a right that this process lacks.
-    #[error("{protocol} {at} needs the right to bind low ports (CAP_NET_BIND_SERVICE)")]
-    Privileged {
-        /// The protocol.
-        protocol: Protocol,
-        /// Address and port.
-        at: SocketAddr,
-    },
-    /// No interface of this machine has the address.
-    #[error("{protocol} {at}: no interface of this machine has this address")]
-    NoSuchAddress {
-        /// The protocol.
-        protocol: Protocol,
-        /// Address and port.
-        at: SocketAddr,
-    },
-    /// Anything else, such as too many open files.
-    #[error("cannot listen on {protocol} {at}: {kind}")]
-    Other {
-        /// The protocol.
-        protocol: Protocol,
-        /// Address and port.
-        at: SocketAddr,
-        /// What the system said.
-        kind: io::ErrorKind,
-    },
+/// What all load balancers of this process share.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    limits: Limits,
+    /// File descriptors that connections and flows may have together.
+    descriptors: Arc<Semaphore>,
+    ranges: Arc<[Cidr]>,
 }
 
-impl BindError {
-    fn new(protocol: Protocol, at: SocketAddr, source: &io::Error) -> Self {
-        // One row per cause that a person can act on.
-        if source.kind() == io::ErrorKind::AddrInUse {
-            Self::InUse { protocol, at }
-        } else if source.kind() == io::ErrorKind::PermissionDenied {
-            Self::Privileged { protocol, at }
-        } else if source.kind() == io::ErrorKind::AddrNotAvailable {
-            Self::NoSuchAddress { protocol, at }
-        } else {
-            Self::Other {
-                protocol,
-                at,
-                kind: source.kind(),
-            }
+impl Machine {
+    /// `descriptors` are those that connections and flows may have; `ranges` is the pool, for messages.
+    pub fn new(limits: Limits, descriptors: usize, ranges: &[Cidr]) -> Self {
+        Self {
+            limits,
+            descriptors: Arc::new(Semaphore::new(descriptors.min(Semaphore::MAX_PERMITS))),
+            ranges: ranges.into(),
         }
     }
-
-    /// The protocol.
-    pub fn protocol(&self) -> Protocol {
-        match self {
-            Self::InUse { protocol, .. }
-            | Self::Privileged { protocol, .. }
-            | Self::NoSuchAddress { protocol, .. }
-            | Self::Other { protocol, .. } => *protocol,
-        }
-    }
-
-    /// Address and port that could not be had.
-    pub fn at(&self) -> SocketAddr {
-        match self {
-            Self::InUse { at, .. }
-            | Self::Privileged { at, .. }
-            | Self::NoSuchAddress { at, .. }
-            | Self::Other { at, .. } => *at,
-        }
-    }
-}
-
-/// How often something was refused or lost. Counts only grow.
-#[derive(Debug, Default)]
-pub struct Counters {
-    refused_full: AtomicU64,
-    refused_source: AtomicU64,
-    no_target: AtomicU64,
-    evicted_flows: AtomicU64,
-    lost_datagrams: AtomicU64,
-}
-
-/// The counters at one moment.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Counts {
-    /// Connections refused because the load balancer had its maximum.
-    pub refused_full: u64,
-    /// Connections refused and datagrams dropped because of their source.
-    pub refused_source: u64,
-    /// Connections and datagrams for which no target could be reached.
-    pub no_target: u64,
-    /// Flows forgotten early to make room.
-    pub evicted_flows: u64,
-    /// Datagrams dropped because a socket would not take them.
-    pub lost_datagrams: u64,
-}
-
-impl Counters {
-    /// The counts now.
-    pub fn read(&self) -> Counts {
-        Counts {
-            refused_full: self.refused_full.load(Ordering::Relaxed),
-            refused_source: self.refused_source.load(Ordering::Relaxed),
-            no_target: self.no_target.load(Ordering::Relaxed),
-            evicted_flows: self.evicted_flows.load(Ordering::Relaxed),
-            lost_datagrams: self.lost_datagrams.load(Ordering::Relaxed),
-        }
-    }
-}
-
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
 }
 
 /// What all listeners of one load balancer share.
 #[derive(Debug)]
 pub struct Shared {
-    limits: Limits,
+    machine: Machine,
     connections: Arc<Semaphore>,
-    sources: RwLock<BTreeSet<Cidr>>,
+    manners: RwLock<Manners>,
+    affinity: Mutex<Affinity>,
+    board: Arc<Board>,
+    v4: Rotation,
+    v6: Rotation,
     counters: Counters,
 }
 
+/// How new clients are treated.
+#[derive(Debug, Clone, Default)]
+struct Manners {
+    sources: BTreeSet<Cidr>,
+    affinity: bool,
+    proxy_protocol: ProxyProtocol,
+}
+
 impl Shared {
-    /// For one load balancer.
-    pub fn new(limits: Limits, sources: BTreeSet<Cidr>) -> Self {
-        let connections = Arc::new(Semaphore::new(limits.connections));
+    /// For one load balancer that has no targets yet, whose targets' health is on `board`.
+    pub fn new(machine: Machine, board: Arc<Board>) -> Self {
+        let connections = machine.limits.connections.min(Semaphore::MAX_PERMITS);
         Self {
-            limits,
-            connections,
-            sources: RwLock::new(sources),
+            connections: Arc::new(Semaphore::new(connections)),
+            manners: RwLock::default(),
+            affinity: Mutex::new(Affinity::new(None, machine.limits.clients)),
+            machine,
+            board,
+            v4: Rotation::default(),
+            v6: Rotation::default(),
             counters: Counters::default(),
         }
     }
 
-    /// Lets new clients in from these networks only, from everywhere if empty. Connections that
-    /// exist go on.
-    pub fn allow(&self, sources: BTreeSet<Cidr>) {
-        *self.sources.write().unwrap_or_else(PoisonError::into_inner) = sources;
+    /// Treats new clients as this load balancer says. Connections that exist go on.
+    pub fn turn_into(&self, balancer: &Balancer) {
+        *self.manners.write().unwrap_or_else(PoisonError::into_inner) = Manners {
+            sources: balancer.sources.clone(),
+            affinity: balancer.affinity.is_some(),
+            proxy_protocol: balancer.proxy_protocol,
+        };
+        let mut affinity = self.affinity.lock().unwrap_or_else(PoisonError::into_inner);
+        affinity.keep_for(balancer.affinity);
     }
 
-    /// What was refused and lost.
+    /// The targets of one family.
+    pub fn rotation(&self, family: Family) -> &Rotation {
+        match family {
+            Family::V4 => &self.v4,
+            Family::V6 => &self.v6,
+        }
+    }
+
+    /// What was forwarded, refused and lost.
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
+    fn limits(&self) -> &Limits {
+        &self.machine.limits
+    }
+
+    fn manners<T>(&self, read: impl FnOnce(&Manners) -> T) -> T {
+        read(&self.manners.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
     fn admits(&self, client: IpAddr) -> bool {
-        let sources = self.sources.read().unwrap_or_else(PoisonError::into_inner);
-        let admitted = sources.is_empty()
-            || sources
-                .iter()
-                .any(|source| source.contains(client.to_canonical()));
-        drop(sources);
+        let client = client.to_canonical();
+        let admitted = self.manners(|manners| {
+            let mut sources = manners.sources.iter();
+            manners.sources.is_empty() || sources.any(|source| source.contains(client))
+        });
         if !admitted {
             count(&self.counters.refused_source);
         }
         admitted
+    }
+
+    /// Where the client went before, if that is kept.
+    fn favourite(&self, client: IpAddr) -> Option<IpAddr> {
+        if !self.manners(|manners| manners.affinity) {
+            return None;
+        }
+        let affinity = self.affinity.lock().unwrap_or_else(PoisonError::into_inner);
+        affinity.target(client.to_canonical(), clock::now())
+    }
+
+    /// Keeps where the client went, if that is to be kept.
+    fn remember(&self, client: IpAddr, endpoint: &Endpoint) {
+        if !self.manners(|manners| manners.affinity) {
+            return;
+        }
+        let mut affinity = self.affinity.lock().unwrap_or_else(PoisonError::into_inner);
+        let bound = affinity.bind(client.to_canonical(), endpoint.address(), clock::now());
+        if bound == Bound::Evicted {
+            count(&self.counters.evicted_clients);
+        }
+    }
+
+    /// Returns once it is known which targets of a family serve, or too much time has passed.
+    async fn decided(&self, family: Family) {
+        let rotation = self.rotation(family);
+        if rotation.is_undecided() {
+            let decided = self.board.until(|| !rotation.is_undecided());
+            timeout(FIRST_CHECKS, decided).await.ok();
+        }
+    }
+}
+
+/// What one listener forwards to.
+#[derive(Debug)]
+struct Way {
+    shared: Arc<Shared>,
+    at: SocketAddr,
+    node_port: AtomicU16,
+    turn: AtomicUsize,
+}
+
+impl Way {
+    fn family(&self) -> Family {
+        Family::of(self.at.ip())
+    }
+
+    fn rotation(&self) -> &Rotation {
+        self.shared.rotation(self.family())
+    }
+
+    fn node_port(&self) -> u16 {
+        self.node_port.load(Ordering::Relaxed)
+    }
+
+    /// A new turn, for one connection or flow.
+    fn turn(&self) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed)
     }
 }
 
@@ -223,49 +236,53 @@ impl Shared {
 #[derive(Debug)]
 pub struct Listener {
     tasks: JoinSet<()>,
-    rotation: Arc<Rotation>,
-    at: SocketAddr,
+    way: Arc<Way>,
 }
 
 impl Listener {
-    /// Binds and starts forwarding. Must be called inside a runtime.
+    /// Binds and starts forwarding to `node_port` of the targets. Must be called inside a runtime.
     pub fn open(
         protocol: Protocol,
         at: SocketAddr,
-        rotation: Arc<Rotation>,
+        node_port: NonZeroU16,
         shared: Arc<Shared>,
     ) -> Result<Self, BindError> {
-        let failed = |source: io::Error| BindError::new(protocol, at, &source);
+        let ranges = Arc::clone(&shared.machine.ranges);
+        let failed = |source| BindError::new(protocol, at, &ranges, &source);
+        let way = |at| {
+            Arc::new(Way {
+                shared,
+                at,
+                node_port: AtomicU16::new(node_port.get()),
+                turn: AtomicUsize::new(0),
+            })
+        };
         let mut tasks = JoinSet::new();
-        let bound = match protocol {
+        let way = match protocol {
             Protocol::Tcp => {
-                let socket = tcp::bind(at).map_err(failed)?;
-                let bound = socket.local_addr().map_err(failed)?;
-                tasks.spawn(tcp::accept(socket, Arc::clone(&rotation), shared));
-                bound
+                let socket = bind::tcp(at).map_err(failed)?;
+                let way = way(socket.local_addr().map_err(failed)?);
+                tasks.spawn(tcp::accept(socket, Arc::clone(&way)));
+                way
             }
             Protocol::Udp => {
-                let socket = udp::bind(at).map_err(failed)?;
-                let bound = socket.local_addr().map_err(failed)?;
-                tasks.spawn(udp::forward(socket, Arc::clone(&rotation), shared));
-                bound
+                let socket = bind::udp(at).map_err(failed)?;
+                let way = way(socket.local_addr().map_err(failed)?);
+                tasks.spawn(udp::forward(socket, Arc::clone(&way)));
+                way
             }
         };
-        Ok(Self {
-            tasks,
-            rotation,
-            at: bound,
-        })
+        Ok(Self { tasks, way })
     }
 
     /// Where it listens.
     pub fn at(&self) -> SocketAddr {
-        self.at
+        self.way.at
     }
 
-    /// What it forwards to.
-    pub fn rotation(&self) -> &Rotation {
-        &self.rotation
+    /// Forwards new clients to this port of the targets.
+    pub fn forward_to(&self, node_port: NonZeroU16) {
+        self.way.node_port.store(node_port.get(), Ordering::Relaxed);
     }
 
     /// Closes it and everything it accepted; its port is free when this returns. (Dropping does the
@@ -315,7 +332,7 @@ impl Activity {
 }
 
 /// Returns when the time after a target's removal is over.
-async fn drained(leaving: &CancellationToken) {
+async fn drained(leaving: &CancellationToken, within: Duration) {
     leaving.cancelled().await;
-    sleep(DRAIN).await;
+    sleep(within).await;
 }

@@ -1,16 +1,17 @@
 //! Whether targets answer.
 //!
-//! One [`Board`] per load balancer asks every (node, TCP node port) now and then. A new or
-//! restored target is *unknown*: it serves only while no healthy one exists, so that a restarted
-//! plugin forwards before its first check ended. Connections that the forwarder fails to make count
-//! as failed checks.
+//! One [`Board`] per load balancer asks every node now and then, all in the same way. A new or restored
+//! target is *unknown* until its first check has ended: it serves only while no healthy one exists, so
+//! that a restarted plugin forwards at once. Connections that the forwarder fails to make count as
+//! failed checks where they went to the port that is checked.
 //!
-//! Checks are cheap one by one and many together: all boards share [`CHECKS_AT_ONCE`], and a target
-//! that stays down is asked ever less often.
+//! Checks are cheap one by one and many together: all boards share [`CHECKS_AT_ONCE`], each permit is
+//! kept for [`CHECK_SLOT`] at least, and a target that stays down is asked ever less often.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -23,7 +24,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use crate::clock;
 
 /// How long a target may take to accept a connection.
-const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
+pub const CHECK_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Between two checks of a target that is up.
 const INTERVAL_UP: Duration = Duration::from_secs(5);
@@ -42,28 +43,58 @@ const FALL: u8 = 3;
 /// that wait for a permit get one in turn.
 pub static CHECKS_AT_ONCE: Semaphore = Semaphore::const_new(64);
 
-/// How a target is asked.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// How long a check keeps its permit at least: 64 permits make 512 checks a second, some percent of one
+/// core, whatever the number of Services and nodes. (200 Services on 300 nodes have a round of two
+/// minutes then; failed connections bring single checks forward.)
+pub const CHECK_SLOT: Duration = Duration::from_millis(125);
+
+/// How the targets of a load balancer are asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probe {
-    /// It is up if it accepts a connection.
-    #[default]
-    Connect,
-    /// It is up if it answers 200 to a request for this path.
+    /// One is up if it accepts a connection on this port.
+    Connect {
+        /// The node port.
+        port: u16,
+    },
+    /// One is up if it answers 200 to a request for this path on this port.
     Http {
+        /// The node port.
+        port: u16,
         /// From the slash on.
         path: String,
     },
 }
 
+impl Probe {
+    fn port(&self) -> u16 {
+        match self {
+            Self::Connect { port } | Self::Http { port, .. } => *port,
+        }
+    }
+}
+
 /// What is known of one target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
 pub enum Standing {
-    /// It answered last time.
+    /// It answered last time, or failed less than [`FALL`] times since.
     Up,
-    /// It has not been seen to answer, nor failed often enough.
+    /// No check of it has ended yet.
     Unknown,
-    /// It failed several times in a row.
+    /// It failed its first check, or several in a row.
     Down,
+}
+
+impl Standing {
+    fn load(from: &AtomicU8) -> Self {
+        const UP: u8 = Standing::Up as u8;
+        const UNKNOWN: u8 = Standing::Unknown as u8;
+        match from.load(Ordering::Relaxed) {
+            UP => Self::Up,
+            UNKNOWN => Self::Unknown,
+            _ => Self::Down,
+        }
+    }
 }
 
 /// The history of one target, and when to look again.
@@ -96,7 +127,7 @@ impl Record {
 
     fn failed(&mut self) {
         self.failures = self.failures.saturating_add(1);
-        if self.failures >= FALL {
+        if self.failures >= FALL || self.standing == Standing::Unknown {
             self.standing = Standing::Down;
         }
     }
@@ -116,6 +147,7 @@ impl Record {
         match self.standing {
             Standing::Up if self.failures == 0 => INTERVAL_UP,
             Standing::Up | Standing::Unknown => INTERVAL_NOT_UP,
+            Standing::Down if self.failures < FALL => INTERVAL_NOT_UP,
             Standing::Down => {
                 let pause = self.pause;
                 self.pause = (pause * 2).min(INTERVAL_DOWN_AT_MOST);
@@ -129,13 +161,15 @@ impl Record {
 /// says is out of date and means nothing; it goes when its time comes.
 #[derive(Debug, Default)]
 struct Agenda {
-    entries: Mutex<BTreeSet<(Instant, SocketAddr)>>,
+    entries: Mutex<BTreeSet<(Instant, IpAddr)>>,
     /// There is a new first entry.
     changed: Notify,
+    /// A check has ended.
+    concluded: Notify,
 }
 
 impl Agenda {
-    fn add(&self, due: Instant, address: SocketAddr) {
+    fn add(&self, due: Instant, address: IpAddr) {
         let entry = (due, address);
         let mut entries = self.lock();
         entries.insert(entry);
@@ -147,7 +181,7 @@ impl Agenda {
     }
 
     /// Removes the first entry if its time has come.
-    fn take(&self, now: Instant) -> Option<(Instant, SocketAddr)> {
+    fn take(&self, now: Instant) -> Option<(Instant, IpAddr)> {
         let mut entries = self.lock();
         entries.first().filter(|(due, _)| *due <= now)?;
         entries.pop_first()
@@ -167,7 +201,7 @@ impl Agenda {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeSet<(Instant, SocketAddr)>> {
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<(Instant, IpAddr)>> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -175,42 +209,59 @@ impl Agenda {
 /// The pulse of one target, shared by those who check it and those who use it.
 #[derive(Debug, Clone)]
 pub struct Pulse {
-    address: SocketAddr,
-    record: Arc<Mutex<Record>>,
+    address: IpAddr,
+    /// The port that is checked.
+    port: u16,
+    heart: Arc<Heart>,
     agenda: Arc<Agenda>,
 }
 
+#[derive(Debug)]
+struct Heart {
+    /// The record's: read for every connection, without its lock.
+    standing: AtomicU8,
+    record: Mutex<Record>,
+}
+
 impl Pulse {
-    fn new(address: SocketAddr, agenda: &Arc<Agenda>) -> Self {
-        let now = clock::now();
-        agenda.add(now, address);
+    fn new(address: IpAddr, port: u16, agenda: &Arc<Agenda>) -> Self {
+        let record = Record::new(clock::now());
+        agenda.add(record.due, address);
         Self {
             address,
-            record: Arc::new(Mutex::new(Record::new(now))),
+            port,
+            heart: Arc::new(Heart {
+                standing: AtomicU8::new(record.standing as u8),
+                record: Mutex::new(record),
+            }),
             agenda: Arc::clone(agenda),
         }
     }
 
     /// What is known now.
     pub fn standing(&self) -> Standing {
-        self.lock().standing
+        Standing::load(&self.heart.standing)
     }
 
     /// The forwarder could connect: proves less than a check does, so one that seemed down is only
     /// checked at once.
     pub fn hint_success(&self) {
-        let mut record = self.lock();
-        if record.standing == Standing::Down {
+        if self.standing() == Standing::Down {
+            let mut record = self.lock();
             record.pause = INTERVAL_NOT_UP;
             self.hasten(record);
         }
     }
 
-    /// The forwarder could not connect: counts as a failed check, and one that was up is checked at once.
-    pub fn hint_failure(&self) {
+    /// The forwarder could not connect to `port`: one that was up is checked at once, and if that port is
+    /// the one that is checked, it counts as a failed check.
+    pub fn hint_failure(&self, port: u16) {
         let mut record = self.lock();
         let was_up = record.standing == Standing::Up;
-        record.failed();
+        if port == self.port {
+            record.failed();
+            self.show(&record);
+        }
         if was_up {
             self.hasten(record);
         }
@@ -235,16 +286,25 @@ impl Pulse {
         begins
     }
 
-    fn conclude(&self, answered: bool, now: Instant) {
+    /// A check ended.
+    pub(crate) fn conclude(&self, answered: bool, now: Instant) {
         let mut record = self.lock();
         record.conclude(answered, now);
+        self.show(&record);
         let due = record.due;
         drop(record);
         self.agenda.add(due, self.address);
+        self.agenda.concluded.notify_waiters();
+    }
+
+    fn show(&self, record: &Record) {
+        self.heart
+            .standing
+            .store(record.standing as u8, Ordering::Relaxed);
     }
 
     fn lock(&self) -> MutexGuard<'_, Record> {
-        self.record.lock().unwrap_or_else(PoisonError::into_inner)
+        self.heart.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -257,31 +317,57 @@ pub struct Board {
 
 #[derive(Debug, Default)]
 struct Watched {
-    pulses: BTreeMap<SocketAddr, Pulse>,
-    probe: Probe,
+    pulses: BTreeMap<IpAddr, Pulse>,
+    probe: Option<Probe>,
 }
 
 impl Board {
-    /// Checks exactly `wanted` from now on; what is known of those that stay is kept while they are
-    /// asked the same.
-    pub fn watch(&self, wanted: &BTreeSet<SocketAddr>, probe: &Probe) {
+    /// Checks exactly `wanted` from now on, in this way, or none without one; what is known of those
+    /// that stay is kept while they are asked the same.
+    pub fn watch(&self, wanted: &BTreeSet<IpAddr>, probe: Option<&Probe>) {
         let mut watched = self.lock();
-        let same = watched.probe == *probe;
+        let same = watched.probe.as_ref() == probe;
         watched
             .pulses
             .retain(|address, _| same && wanted.contains(address));
+        watched.probe = probe.cloned();
+        let Some(port) = probe.map(Probe::port) else {
+            return;
+        };
         for address in wanted {
             watched
                 .pulses
                 .entry(*address)
-                .or_insert_with(|| Pulse::new(*address, &self.agenda));
+                .or_insert_with(|| Pulse::new(*address, port, &self.agenda));
         }
-        watched.probe.clone_from(probe);
     }
 
     /// The pulse of a target that is watched.
-    pub fn pulse(&self, address: SocketAddr) -> Option<Pulse> {
+    pub fn pulse(&self, address: IpAddr) -> Option<Pulse> {
         self.lock().pulses.get(&address).cloned()
+    }
+
+    /// How many targets are watched, and how many of them are up.
+    pub fn count(&self) -> (usize, usize) {
+        let watched = self.lock();
+        let up = watched
+            .pulses
+            .values()
+            .filter(|pulse| pulse.standing() == Standing::Up);
+        (watched.pulses.len(), up.count())
+    }
+
+    /// Returns when `holds` does, looking again whenever a check has ended.
+    pub async fn until(&self, holds: impl Fn() -> bool) {
+        loop {
+            let concluded = self.agenda.concluded.notified();
+            tokio::pin!(concluded);
+            concluded.as_mut().enable();
+            if holds() {
+                return;
+            }
+            concluded.await;
+        }
     }
 
     /// Checks targets for ever, each check with one of `permits`; other tasks get their turn between
@@ -296,7 +382,9 @@ impl Board {
             };
             if let Some((pulse, probe)) = self.begin(clock::now()) {
                 checks.spawn(async move {
+                    let slot = sleep_until(clock::now() + CHECK_SLOT);
                     check(&pulse, probe).await;
+                    slot.await;
                     drop(permit);
                 });
             }
@@ -311,7 +399,7 @@ impl Board {
             if let Some(pulse) = watched.pulses.get(&address)
                 && pulse.begin(due)
             {
-                return Some((pulse.clone(), watched.probe.clone()));
+                return Some((pulse.clone(), watched.probe.clone()?));
             }
         }
         None
@@ -330,12 +418,12 @@ async fn at(when: Option<Instant>) {
 }
 
 async fn check(pulse: &Pulse, probe: Probe) {
-    let address = pulse.address;
+    let address = SocketAddr::new(pulse.address, probe.port());
     let asked = timeout(CHECK_TIMEOUT, async {
         let stream = TcpStream::connect(address).await?;
         match probe {
-            Probe::Connect => Ok(true),
-            Probe::Http { path } => answers_ok(stream, address, &path).await,
+            Probe::Connect { .. } => Ok(true),
+            Probe::Http { path, .. } => answers_ok(stream, address, &path).await,
         }
     });
     let answered = matches!(asked.await, Ok(Ok(true)));

@@ -3,6 +3,7 @@
 //! ```text
 //!   main -> config
 //!     |
+//!     +-- metrics   what Prometheus reads
 //!     +-- plugin    the protocol's calls
 //!           |-- inventory   instances, from a file that is followed
 //!           `-- world       load balancers: the one owner of
@@ -23,6 +24,7 @@ pub mod config;
 pub mod forward;
 pub mod health;
 pub mod inventory;
+pub mod metrics;
 pub mod plugin;
 pub mod pool;
 pub mod state;

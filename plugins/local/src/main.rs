@@ -5,15 +5,20 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use bulkhead_local::config::{Config, Flags};
+use bulkhead_local::metrics::{Metrics, MetricsError};
 use bulkhead_local::plugin::Local;
 use bulkhead_local::state::LockError;
 use bulkhead_plugin::server::ServeError;
 use clap::Parser;
 use clap::error::ErrorKind;
-use rustix::process::{Resource, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Two threads: one that forwards must not starve one that answers; more would only cost memory.
-const WORKERS: usize = 2;
+/// At least two threads: one that forwards must not starve one that answers. More than four only cost
+/// memory: what is forwarded passes through the kernel far more than through here.
+const WORKERS: std::ops::RangeInclusive<usize> = 2..=4;
+
+/// The usual limit of open files of a process that has not been given another one.
+const OPEN_FILES: u64 = 1024;
 
 /// Nothing here recurses; the usual 2 MiB per thread would be reserved for nothing.
 const STACK: usize = 1 << 20;
@@ -28,6 +33,8 @@ enum RunError {
     State(#[from] LockError),
     #[error(transparent)]
     Serve(#[from] ServeError),
+    #[error(transparent)]
+    Metrics(#[from] MetricsError),
 }
 
 fn main() -> ExitCode {
@@ -47,7 +54,8 @@ fn main() -> ExitCode {
             return ExitCode::from(WRONG_INPUT);
         }
     };
-    let config = match flags.resolve() {
+    let (open_files, raised) = raise_open_files();
+    let config = match flags.resolve(open_files) {
         Ok(config) => config,
         Err(errors) => {
             for error in &errors {
@@ -60,6 +68,9 @@ fn main() -> ExitCode {
         say(&error);
         return ExitCode::from(WRONG_INPUT);
     }
+    if let Err(error) = raised {
+        tracing::warn!(%error, open_files, "the limit of open files stays as it is");
+    }
     match run(config) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -70,9 +81,9 @@ fn main() -> ExitCode {
 }
 
 fn run(config: Config) -> Result<(), RunError> {
-    raise_open_files();
+    let cores = std::thread::available_parallelism().map_or(*WORKERS.start(), usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(WORKERS)
+        .worker_threads(cores.clamp(*WORKERS.start(), *WORKERS.end()))
         .thread_stack_size(STACK)
         .enable_all()
         .build()
@@ -82,23 +93,46 @@ fn run(config: Config) -> Result<(), RunError> {
             serve,
             settings,
             inventory,
+            metrics_address,
         } = config;
         let plugin = Local::new(&settings.pool, inventory.as_deref());
+        let metrics = match metrics_address {
+            Some(at) => Some(Metrics::bind(at).await?),
+            None => None,
+        };
+        let measured = plugin.clone();
+        let show = async {
+            match metrics {
+                Some(metrics) => metrics.serve(measured).await,
+                None => std::future::pending().await,
+            }
+        };
         let running = plugin.clone();
         tokio::select! {
             served = bulkhead_plugin::serve(plugin, serve) => Ok(served?),
             failed = running.run(settings) => Ok(failed?),
+            failed = show => Ok(failed?),
         }
     })
 }
 
-/// Every connection costs two file descriptors, and the usual soft limit is 1,024.
-fn raise_open_files() {
-    let mut limit = getrlimit(Resource::Nofile);
-    limit.current = limit.maximum;
-    if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "the limit of open files stays as it is");
-    }
+/// Every connection costs two file descriptors, and the usual soft limit is 1,024. Says what the limit
+/// is now.
+fn raise_open_files() -> (u64, rustix::io::Result<()>) {
+    let before = getrlimit(Resource::Nofile);
+    let raised = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: before.maximum,
+            maximum: before.maximum,
+        },
+    );
+    let now = if raised.is_ok() {
+        before.maximum
+    } else {
+        before.current
+    };
+    (now.unwrap_or(OPEN_FILES), raised)
 }
 
 /// One line on stderr; where that is closed there is nobody to tell.

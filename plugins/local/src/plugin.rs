@@ -7,10 +7,11 @@ use bulkhead_plugin::error::PluginError;
 use bulkhead_plugin::{Call, CloudProvider, Description, Result, TargetUpdate, Term, v1};
 use tokio::sync::watch;
 
-use crate::inventory::{InventoryFile, SCHEME};
-use crate::pool::{Family, Pool};
+use crate::cidr::Family;
+use crate::inventory::{InventoryFile, SCHEME, View};
+use crate::pool::Pool;
 use crate::state::LockError;
-use crate::world::{Phase, Settings, World};
+use crate::world::{Measures, Phase, Settings, World};
 
 mod balancers;
 mod instances;
@@ -25,10 +26,19 @@ pub const PROVIDER: &str = "local";
 pub const CLASS: &str = "bulkhead.dev/local";
 
 /// Raised whenever the same Spec leads to another result.
-const TRANSLATION: u32 = 1;
+const TRANSLATION: u32 = 2;
 
 /// More targets than any one machine should forward to.
 const MAX_TARGETS: u32 = 1000;
+
+/// What was counted, for metrics.
+#[derive(Debug)]
+pub struct Measured {
+    /// Of load balancers; none while the process waits for its state.
+    pub world: Option<Measures>,
+    /// What is known of the inventory, if there is one.
+    pub inventory: Option<View>,
+}
 
 /// The plugin. Cheap to clone; clones are one plugin.
 #[derive(Debug, Clone)]
@@ -81,6 +91,18 @@ impl Local {
         }
     }
 
+    /// What was counted since the process started.
+    pub async fn measures(&self) -> Measured {
+        let world = match self.0.world.get() {
+            Some(world) => Some(world.measures().await),
+            None => None,
+        };
+        Measured {
+            world,
+            inventory: self.0.inventory.as_ref().map(InventoryFile::view),
+        }
+    }
+
     /// The load balancers, or why there are none to speak of.
     fn world(&self) -> Result<&World> {
         self.0.world.get().ok_or_else(|| {
@@ -112,15 +134,10 @@ impl CloudProvider for Local {
         let features = v1::Features {
             protocols: vec![v1::Protocol::Tcp.into(), v1::Protocol::Udp.into()],
             mixed_protocols: true,
-            ip_families: self
-                .0
-                .families
-                .iter()
-                .filter(|known| **known == Family::V4)
-                .map(family)
-                .collect(),
-            ip_modes: vec![v1::IpMode::Vip.into()],
+            ip_families: self.0.families.iter().map(family).collect(),
+            ip_modes: vec![v1::IpMode::Vip.into(), v1::IpMode::Proxy.into()],
             source_ranges: true,
+            session_affinity: true,
             targets: v1::TargetKind::Address.into(),
             requested_addresses: true,
             ..v1::Features::default()
@@ -135,6 +152,7 @@ impl CloudProvider for Local {
             .capability(v1::Capability::ResourcesDelete)
             .class("")
             .class(CLASS)
+            .annotation(spec::PROXY_PROTOCOL, v1::KeyEffect::InPlace)
             .features(features)
             .limits(limits)
             .behaviour_digest(&self.0.behaviour);

@@ -8,37 +8,34 @@ use std::fmt;
 use std::net::IpAddr;
 
 use crate::balancer::ServiceKey;
-use crate::cidr::{self, Cidr, CidrError};
+use crate::cidr::{self, Cidr, CidrError, Family};
 
 #[cfg(test)]
 mod tests;
 
 /// The pool used when none is configured: loopback addresses, which exist on every Linux machine.
-pub const DEFAULT_RANGE: &str = "127.0.10.0/24";
+pub const DEFAULT_RANGES: [&str; 2] = ["127.0.10.0/24", "::1"];
 
-/// An address family.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Family {
-    /// IPv4.
-    V4,
-    /// IPv6.
-    V6,
+/// The addresses that a Service should have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wish {
+    /// One address of each, in this order.
+    pub families: Vec<Family>,
+    /// Which of them must be had.
+    pub need: Need,
+    /// Addresses it must have, at most one of a family.
+    pub requested: Vec<IpAddr>,
+    /// Addresses that it should have if they are free: what its Service was told before.
+    pub preferred: Vec<IpAddr>,
 }
 
-impl Family {
-    /// The family of an address.
-    pub fn of(address: IpAddr) -> Self {
-        if address.is_ipv4() { Self::V4 } else { Self::V6 }
-    }
-}
-
-impl fmt::Display for Family {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::V4 => "IPv4",
-            Self::V6 => "IPv6",
-        })
-    }
+/// Whether a load balancer may be without an address of a family.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// It may not.
+    Every,
+    /// It may, if it has one of another family.
+    Any,
 }
 
 /// Which address is asked for.
@@ -57,7 +54,7 @@ pub enum Request {
 pub enum PoolError {
     /// Every address of the family is taken.
     #[error(
-        "the address pool {pool} has no free {family} address ({taken} taken): free one or add a range with --pool"
+        "the address pool {pool} has no free {family} address ({taken} taken): delete a Service of type LoadBalancer, or give the plugin another range with --pool"
     )]
     Exhausted {
         /// The family asked for.
@@ -69,7 +66,9 @@ pub enum PoolError {
     },
     /// The requested address is outside every range, or a range's network or broadcast address, or
     /// excluded.
-    #[error("requested address {address} is not in the address pool {pool}")]
+    #[error(
+        "requested address {address} is not in the address pool {pool}: ask for one inside, or add it to the plugin's --pool"
+    )]
     NotInPool {
         /// The address asked for.
         address: IpAddr,
@@ -77,7 +76,9 @@ pub enum PoolError {
         pool: String,
     },
     /// The requested address belongs to another Service.
-    #[error("requested address {address} is taken by Service {by}")]
+    #[error(
+        "requested address {address} is taken by Service {by}: ask for another one, or delete that Service"
+    )]
     Taken {
         /// The address asked for.
         address: IpAddr,
@@ -101,7 +102,7 @@ pub enum PoolConfigError {
         second: Cidr,
     },
     /// There is no range.
-    #[error("address pool: give at least one address or CIDR, such as {DEFAULT_RANGE}")]
+    #[error("address pool: give at least one address or CIDR, such as 127.0.10.0/24")]
     Empty,
 }
 
@@ -153,6 +154,72 @@ impl Pool {
         Ok(address)
     }
 
+    /// Gives to `owner` what it wishes, all or nothing: `held` are its addresses now, and those that it
+    /// may keep it keeps. The caller releases what is no longer among its addresses.
+    pub fn assign(
+        &mut self,
+        owner: &ServiceKey,
+        wish: &Wish,
+        held: &[IpAddr],
+    ) -> Result<Vec<IpAddr>, PoolError> {
+        let mut assigned = Vec::new();
+        let mut missing = None;
+        for family in &wish.families {
+            match self.assign_one(owner, wish, *family, held) {
+                Ok(address) => assigned.push(address),
+                Err(exhausted @ PoolError::Exhausted { .. }) if wish.need == Need::Any => {
+                    missing.get_or_insert(exhausted);
+                }
+                Err(error) => {
+                    missing = Some(error);
+                    self.release_all(&assigned, held);
+                    assigned.clear();
+                    break;
+                }
+            }
+        }
+        match missing {
+            Some(error) if assigned.is_empty() => Err(error),
+            Some(_) | None => Ok(assigned),
+        }
+    }
+
+    fn assign_one(
+        &mut self,
+        owner: &ServiceKey,
+        wish: &Wish,
+        family: Family,
+        held: &[IpAddr],
+    ) -> Result<IpAddr, PoolError> {
+        let its = |all: &[IpAddr]| all.iter().copied().find(|one| Family::of(*one) == family);
+        let held = its(held);
+        match (its(&wish.requested), held, its(&wish.preferred)) {
+            (Some(requested), Some(held), _) if requested == held => Ok(held),
+            (Some(requested), _, _) => self.take(owner, Request::Exactly(requested)),
+            (None, Some(held), _) => Ok(held),
+            (None, None, Some(preferred)) => self.take(owner, Request::Preferably(preferred)),
+            (None, None, None) => self.take(owner, Request::Any(family)),
+        }
+    }
+
+    /// Takes addresses back, but for those in `kept`.
+    pub fn release_all(&mut self, addresses: &[IpAddr], kept: &[IpAddr]) {
+        for address in addresses.iter().filter(|address| !kept.contains(address)) {
+            self.release(*address);
+        }
+    }
+
+    /// The ranges, in the order given.
+    pub fn ranges(&self) -> &[Cidr] {
+        &self.ranges
+    }
+
+    /// How many addresses of a family are taken.
+    pub fn taken(&self, family: Family) -> usize {
+        let its = |address: &&IpAddr| Family::of(**address) == family;
+        self.taken.keys().filter(its).count()
+    }
+
     /// Gives back to `owner` an address it had before. Unlike [`Pool::take`] it may lie outside the
     /// pool: ranges may have changed since, and a Service keeps its address.
     pub fn restore(&mut self, owner: &ServiceKey, address: IpAddr) -> Result<(), PoolError> {
@@ -192,18 +259,15 @@ impl Pool {
                 .iter()
                 .any(|range| Family::of(range.assignable().0) == family)
         };
-        [Family::V4, Family::V6]
-            .into_iter()
-            .filter(|family| has(*family))
-            .collect()
+        Family::ALL.into_iter().filter(|family| has(*family)).collect()
     }
 
-    /// How many addresses the ranges hold, exclusions and owners not considered.
-    pub fn size(&self) -> u128 {
-        let sizes = self.ranges.iter().map(|range| {
-            let (first, last) = range.assignable();
-            cidr::span(first, last)
-        });
+    /// How many addresses of a family the ranges hold, exclusions and owners not considered.
+    pub fn size(&self, family: Family) -> u128 {
+        let ranges = self.ranges.iter().map(Cidr::assignable);
+        let sizes = ranges
+            .filter(|(first, _)| Family::of(*first) == family)
+            .map(|(first, last)| cidr::span(first, last));
         sizes.fold(0, u128::saturating_add)
     }
 
@@ -237,7 +301,7 @@ impl Pool {
         Err(PoolError::Exhausted {
             family,
             pool: self.to_string(),
-            taken: self.taken.len(),
+            taken: self.taken(family),
         })
     }
 }

@@ -6,16 +6,17 @@
 //! would be given away again. It is copied aside, and nothing is served until a person has repaired
 //! or removed it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::net::IpAddr;
-use std::num::NonZeroU16;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::balancer::{Balancer, HealthCheck, Listen, Protocol, ServiceKey};
+use crate::balancer::{Balancer, HealthCheck, Ports, ProxyProtocol, ServiceKey, Targets};
 use crate::cidr::Cidr;
 
 mod lock;
@@ -26,7 +27,7 @@ mod tests;
 pub use lock::{Attempt, Holder, Lock, LockError};
 
 /// Of the document; raised with every change that an older plugin would misread.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 const FILE: &str = "balancers.json";
 
@@ -44,8 +45,10 @@ pub enum LoadError {
         /// What the system says.
         source: io::Error,
     },
-    /// A newer plugin wrote it.
-    #[error("{path} has version {found}, this plugin knows version {VERSION}: run the newer plugin")]
+    /// Another plugin wrote it.
+    #[error(
+        "{path} has version {found}, this plugin knows version {VERSION}: run the plugin that wrote it, or remove the file (Services keep their addresses by their status)"
+    )]
     Version {
         /// The file.
         path: PathBuf,
@@ -112,7 +115,9 @@ impl Store {
         match decode(&content) {
             Ok(balancers) => Ok(balancers),
             Err(DecodeError::Version(found)) => Err(LoadError::Version { path, found }),
-            Err(error @ (DecodeError::Json(_) | DecodeError::Twice { .. })) => {
+            Err(
+                error @ (DecodeError::Json(_) | DecodeError::Twice { .. } | DecodeError::NoNodeSet { .. }),
+            ) => {
                 let copy = self.keep_aside(&content);
                 Err(LoadError::Corrupt {
                     path,
@@ -158,15 +163,16 @@ fn replace(dir: &Path, path: &Path, content: &[u8]) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }
 
-/// The document.
+/// The document. Hundreds of load balancers have the same nodes, so each set of nodes is there once.
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Document {
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct Document<Set> {
     version: u32,
+    node_sets: Vec<Set>,
     balancers: Vec<Stored>,
 }
 
-/// A [`Balancer`] as it is written: lists where it has maps.
+/// A [`Balancer`] as it is written.
 #[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Stored {
@@ -174,28 +180,23 @@ struct Stored {
     cluster: String,
     service: ServiceKey,
     spec_digest: String,
-    address: IpAddr,
-    ports: Vec<StoredPort>,
-    targets: Vec<StoredTarget>,
+    addresses: Vec<IpAddr>,
+    ports: Ports,
+    /// Which of the document's node sets, from 0.
+    nodes: usize,
     #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
     sources: BTreeSet<Cidr>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     health_check: Option<HealthCheck>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    affinity_seconds: Option<u64>,
+    #[serde(default, skip_serializing_if = "is_off")]
+    proxy_protocol: ProxyProtocol,
 }
 
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct StoredPort {
-    protocol: Protocol,
-    port: NonZeroU16,
-    node_port: NonZeroU16,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StoredTarget {
-    node: String,
-    address: IpAddr,
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+fn is_off(proxy_protocol: &ProxyProtocol) -> bool {
+    *proxy_protocol == ProxyProtocol::Off
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -206,17 +207,48 @@ enum DecodeError {
     Version(u32),
     #[error("{what} {value:?} is there twice")]
     Twice { what: &'static str, value: String },
+    #[error("load balancer {mark:?} has node set {number}, and there is none")]
+    NoNodeSet { mark: String, number: usize },
 }
 
 /// Puts load balancers into words.
 pub fn encode<'a>(balancers: impl IntoIterator<Item = &'a Balancer>) -> Result<Vec<u8>, SaveError> {
-    let balancers = balancers.into_iter().map(stored).collect();
-    let mut content = serde_json::to_vec_pretty(&Document {
+    let mut sets = NodeSets::default();
+    let balancers = balancers
+        .into_iter()
+        .map(|balancer| stored(balancer, &mut sets))
+        .collect();
+    let mut content = serde_json::to_vec(&Document {
         version: VERSION,
+        node_sets: sets.all.iter().map(|set| &**set).collect(),
         balancers,
     })?;
     content.push(b'\n');
     Ok(content)
+}
+
+/// The node sets of a document that is being written.
+#[derive(Default)]
+struct NodeSets {
+    all: Vec<Arc<Targets>>,
+    numbers: BTreeMap<Arc<Targets>, usize>,
+}
+
+impl NodeSets {
+    fn number(&mut self, targets: &Arc<Targets>) -> usize {
+        // Most have the set of the one before, and that is the same in memory.
+        if let Some(last) = self.all.last()
+            && Arc::ptr_eq(last, targets)
+        {
+            return self.all.len() - 1;
+        }
+        let next = self.all.len();
+        let number = *self.numbers.entry(Arc::clone(targets)).or_insert(next);
+        if number == next {
+            self.all.push(Arc::clone(targets));
+        }
+        number
+    }
 }
 
 fn decode(content: &[u8]) -> Result<Vec<Balancer>, DecodeError> {
@@ -229,7 +261,7 @@ fn decode(content: &[u8]) -> Result<Vec<Balancer>, DecodeError> {
     if version != VERSION {
         return Err(DecodeError::Version(version));
     }
-    let document: Document = serde_json::from_slice(content)?;
+    let document: Document<Targets> = serde_json::from_slice(content)?;
     let (mut marks, mut addresses) = (BTreeSet::new(), BTreeSet::new());
     for balancer in &document.balancers {
         if !marks.insert(balancer.mark.clone()) {
@@ -238,60 +270,59 @@ fn decode(content: &[u8]) -> Result<Vec<Balancer>, DecodeError> {
                 value: balancer.mark.clone(),
             });
         }
-        if !addresses.insert(balancer.address) {
-            return Err(DecodeError::Twice {
-                what: "address",
-                value: balancer.address.to_string(),
-            });
+        for address in &balancer.addresses {
+            if !addresses.insert(*address) {
+                return Err(DecodeError::Twice {
+                    what: "address",
+                    value: address.to_string(),
+                });
+            }
         }
     }
-    Ok(document.balancers.into_iter().map(restored).collect())
+    let Document {
+        node_sets, balancers, ..
+    } = document;
+    let node_sets: Vec<Arc<Targets>> = node_sets.into_iter().map(Arc::new).collect();
+    balancers
+        .into_iter()
+        .map(|stored| restored(stored, &node_sets))
+        .collect()
 }
 
-fn stored(balancer: &Balancer) -> Stored {
-    let ports = balancer.ports.iter().map(|(listen, node_port)| StoredPort {
-        protocol: listen.protocol,
-        port: listen.port,
-        node_port: *node_port,
-    });
-    let targets = balancer.targets.iter().map(|(node, address)| StoredTarget {
-        node: node.clone(),
-        address: *address,
-    });
+fn stored(balancer: &Balancer, sets: &mut NodeSets) -> Stored {
     Stored {
         mark: balancer.mark.clone(),
         cluster: balancer.cluster.clone(),
         service: balancer.service.clone(),
         spec_digest: balancer.spec_digest.clone(),
-        address: balancer.address,
-        ports: ports.collect(),
-        targets: targets.collect(),
+        addresses: balancer.addresses.clone(),
+        ports: balancer.ports.clone(),
+        nodes: sets.number(&balancer.targets),
         sources: balancer.sources.clone(),
         health_check: balancer.health_check.clone(),
+        affinity_seconds: balancer.affinity.map(|timeout| timeout.as_secs()),
+        proxy_protocol: balancer.proxy_protocol,
     }
 }
 
-fn restored(stored: Stored) -> Balancer {
-    let ports = stored.ports.into_iter().map(
-        |StoredPort {
-             protocol,
-             port,
-             node_port,
-         }| (Listen { protocol, port }, node_port),
-    );
-    let targets = stored
-        .targets
-        .into_iter()
-        .map(|StoredTarget { node, address }| (node, address));
-    Balancer {
+fn restored(stored: Stored, sets: &[Arc<Targets>]) -> Result<Balancer, DecodeError> {
+    let Some(targets) = sets.get(stored.nodes) else {
+        return Err(DecodeError::NoNodeSet {
+            mark: stored.mark,
+            number: stored.nodes,
+        });
+    };
+    Ok(Balancer {
         mark: stored.mark,
         cluster: stored.cluster,
         service: stored.service,
         spec_digest: stored.spec_digest,
-        address: stored.address,
-        ports: ports.collect(),
-        targets: targets.collect(),
+        addresses: stored.addresses,
+        ports: stored.ports,
+        targets: Arc::clone(targets),
         sources: stored.sources,
         health_check: stored.health_check,
-    }
+        affinity: stored.affinity_seconds.map(Duration::from_secs),
+        proxy_protocol: stored.proxy_protocol,
+    })
 }

@@ -14,9 +14,10 @@ use tokio::sync::{Mutex, watch};
 use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
-use crate::balancer::{Balancer, Listen, Targets, plan};
-use crate::forward::{BindError, Counts, Limits};
-use crate::pool::{Family, Pool, PoolError, Request};
+use crate::balancer::{Balancer, Listen, ServiceKey, Targets, plan};
+use crate::cidr::Family;
+use crate::forward::{BindError, Losses, Machine, Traffic};
+use crate::pool::{Pool, PoolError};
 use crate::state::{Attempt, Holder, LoadError, Lock, LockError, SaveError, Store, encode};
 
 mod running;
@@ -57,8 +58,8 @@ pub struct Settings {
     pub state_dir: PathBuf,
     /// The addresses, nobody's yet.
     pub pool: Pool,
-    /// What bounds each load balancer.
-    pub limits: Limits,
+    /// What all load balancers share.
+    pub machine: Machine,
 }
 
 /// Why a load balancer is not as it was asked for.
@@ -91,9 +92,33 @@ pub struct Seen {
     /// What is stored.
     pub balancer: Balancer,
     /// Listeners that are not open, and why; tried again every second.
-    pub unbound: BTreeMap<Listen, BindError>,
-    /// What was refused and lost since this process serves it.
-    pub counts: Counts,
+    pub unbound: BTreeMap<(IpAddr, Listen), BindError>,
+}
+
+/// What was counted of one load balancer since this process serves it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Measured {
+    /// The Service.
+    pub service: ServiceKey,
+    /// What was forwarded.
+    pub traffic: Traffic,
+    /// What was refused and lost.
+    pub losses: Losses,
+    /// Target addresses.
+    pub targets: usize,
+    /// Those that are up.
+    pub up: usize,
+    /// Listeners that are not open.
+    pub unbound: usize,
+}
+
+/// What was counted of everything.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Measures {
+    /// Each load balancer.
+    pub balancers: Vec<Measured>,
+    /// Addresses of each family: how many the pool holds, and how many are taken.
+    pub addresses: Vec<(Family, u128, usize)>,
 }
 
 /// All load balancers. See the module.
@@ -107,7 +132,7 @@ pub struct World {
 struct Inner {
     store: Arc<Store>,
     pool: Pool,
-    limits: Limits,
+    machine: Machine,
     running: BTreeMap<String, Running>,
 }
 
@@ -118,7 +143,7 @@ impl World {
         let Settings {
             state_dir,
             pool,
-            limits,
+            machine,
         } = settings;
         let lock = loop {
             match Lock::attempt(&state_dir)? {
@@ -136,7 +161,7 @@ impl World {
             sleep(RETRY_PACE).await;
         };
         let running = balancers.into_iter().map(|balancer| {
-            let running = Running::resume(balancer, limits);
+            let running = Running::resume(balancer, &machine);
             (running.balancer().mark.clone(), running)
         });
         let running: BTreeMap<String, Running> = running.collect();
@@ -144,7 +169,7 @@ impl World {
         let inner = Arc::new(Mutex::new(Inner {
             store,
             pool,
-            limits,
+            machine,
             running,
         }));
         let mut tasks = JoinSet::new();
@@ -192,11 +217,18 @@ impl World {
     /// Every listener that is not open, and why.
     pub async fn unbound(&self) -> Vec<BindError> {
         let inner = self.inner.lock().await;
-        inner
-            .running
-            .values()
-            .flat_map(|running| running.seen().unbound.into_values())
-            .collect()
+        let unbound = inner.running.values().flat_map(Running::unbound);
+        unbound.map(|(_, error)| error.clone()).collect()
+    }
+
+    /// What was counted.
+    pub async fn measures(&self) -> Measures {
+        let inner = self.inner.lock().await;
+        let addresses = Family::ALL.map(|family| (family, inner.pool.size(family), inner.pool.taken(family)));
+        Measures {
+            balancers: inner.running.values().map(Running::measured).collect(),
+            addresses: addresses.to_vec(),
+        }
     }
 
     /// Closes all listeners, then gives the lock back. Nothing stored changes.
@@ -229,15 +261,17 @@ fn report(phase: &watch::Sender<Phase>, now: Phase) {
 fn restore(store: &Store, mut pool: Pool) -> Result<(Pool, Vec<Balancer>), LoadError> {
     let balancers = store.load()?;
     for balancer in &balancers {
-        if !pool.offers(balancer.address) {
-            tracing::warn!(
-                service = %balancer.service, address = %balancer.address, %pool,
-                "keeps an address that is outside the pool"
-            );
-        }
-        if let Err(error) = pool.restore(&balancer.service, balancer.address) {
-            // The state was checked for this when it was read.
-            tracing::error!(%error, service = %balancer.service, "two load balancers have one address");
+        for address in &balancer.addresses {
+            if !pool.offers(*address) {
+                tracing::warn!(
+                    service = %balancer.service, %address, %pool,
+                    "keeps an address that is outside the pool"
+                );
+            }
+            if let Err(error) = pool.restore(&balancer.service, *address) {
+                // The state was checked for this when it was read.
+                tracing::error!(%error, service = %balancer.service, "two load balancers have one address");
+            }
         }
     }
     Ok((pool, balancers))
@@ -263,16 +297,11 @@ async fn upkeep(inner: Arc<Mutex<Inner>>) {
 }
 
 impl Inner {
-    async fn ensure(&mut self, wanted: Wanted) -> Result<Seen, EnsureError> {
-        let Some(current) = self.running.get(&wanted.mark).map(Running::balancer) else {
-            let request = match (wanted.request, wanted.preferred) {
-                (Some(address), _) => Request::Exactly(address),
-                (None, Some(address)) => Request::Preferably(address),
-                (None, None) => Request::Any(Family::V4),
-            };
-            return self.establish(wanted, request).await;
-        };
-        if current.service.uid != wanted.service.uid {
+    async fn ensure(&mut self, mut wanted: Wanted) -> Result<Seen, EnsureError> {
+        let current = self.running.get(&wanted.mark).map(Running::balancer);
+        if let Some(current) = current
+            && current.service.uid != wanted.service.uid
+        {
             let (owner, uid) = (current.service.to_string(), current.service.uid.clone());
             return Err(EnsureError::ForeignOwner {
                 mark: wanted.mark,
@@ -280,45 +309,41 @@ impl Inner {
                 uid,
             });
         }
-        match wanted.request {
-            Some(address) if address != current.address => {
-                self.establish(wanted, Request::Exactly(address)).await
-            }
-            Some(_) | None => {
-                let desired = wanted.at(current.address);
-                self.change(desired).await
-            }
+        let held = current
+            .map(|current| current.addresses.clone())
+            .unwrap_or_default();
+        let targets = self.shared(std::mem::take(&mut wanted.targets));
+        let addresses = self.pool.assign(&wanted.service, &wanted.wish, &held)?;
+        let reached = self.reach(wanted.at(addresses.clone(), targets)).await;
+        match &reached {
+            Ok(_) => self.pool.release_all(&held, &addresses),
+            Err(_) => self.pool.release_all(&addresses, &held),
         }
+        reached
     }
 
-    /// Serves on a new address; a load balancer of this mark at another address ends only then.
-    async fn establish(&mut self, wanted: Wanted, request: Request) -> Result<Seen, EnsureError> {
-        let address = self.pool.take(&wanted.service, request)?;
-        match self.serve(wanted.at(address)).await {
-            Ok(seen) => Ok(seen),
-            Err(error) => {
-                self.pool.release(address);
-                Err(error)
-            }
+    async fn reach(&mut self, desired: Balancer) -> Result<Seen, EnsureError> {
+        if self.running.contains_key(&desired.mark) {
+            self.change(desired).await
+        } else {
+            self.serve(desired).await
         }
     }
 
     async fn serve(&mut self, balancer: Balancer) -> Result<Seen, EnsureError> {
-        let running = Running::start(balancer, self.limits)?;
+        let running = Running::start(balancer, &self.machine)?;
         let balancer = running.balancer();
         if let Err(error) = self.save(&[(&balancer.mark, Some(balancer))]).await {
             running.close().await;
             return Err(error.into());
         }
         let seen = running.seen();
-        tracing::info!(service = %seen.balancer.service, address = %seen.balancer.address, "load balancer made");
-        if let Some(old) = self.running.insert(seen.balancer.mark.clone(), running) {
-            self.retire(old).await;
-        }
+        tracing::info!(service = %seen.balancer.service, addresses = ?seen.balancer.addresses, "load balancer made");
+        self.running.insert(seen.balancer.mark.clone(), running);
         Ok(seen)
     }
 
-    /// Changes a load balancer in place.
+    /// Changes a load balancer in place; its new addresses are served before old ones end.
     async fn change(&mut self, desired: Balancer) -> Result<Seen, EnsureError> {
         let Some(running) = self.running.get(&desired.mark) else {
             return self.serve(desired).await;
@@ -339,15 +364,27 @@ impl Inner {
         }
     }
 
+    /// The same targets as another load balancer has, if one has them: hundreds of Services share the
+    /// nodes of one cluster.
+    fn shared(&self, targets: Targets) -> Arc<Targets> {
+        let mut known = self.running.values().map(|running| &running.balancer().targets);
+        let known = known.find(|known| ***known == targets).cloned();
+        known.unwrap_or_else(|| Arc::new(targets))
+    }
+
     async fn update_targets(
         &mut self,
         updates: BTreeMap<String, Targets>,
     ) -> Result<BTreeMap<String, Option<Seen>>, SaveError> {
         let mut desired = BTreeMap::new();
+        let mut last = Arc::new(Targets::new());
         for (mark, targets) in updates {
+            if *last != targets {
+                last = self.shared(targets);
+            }
             let running = self.running.get(&mark);
             let next = running.map(|running| Balancer {
-                targets,
+                targets: Arc::clone(&last),
                 ..running.balancer().clone()
             });
             desired.insert(mark, next);
@@ -378,17 +415,12 @@ impl Inner {
         }
         self.save(&[(&mark.to_owned(), None)]).await?;
         if let Some(old) = self.running.remove(mark) {
-            tracing::info!(service = %old.balancer().service, address = %old.balancer().address, "load balancer removed");
-            self.retire(old).await;
+            let (service, addresses) = (&old.balancer().service, old.balancer().addresses.clone());
+            tracing::info!(%service, ?addresses, "load balancer removed");
+            old.close().await;
+            self.pool.release_all(&addresses, &[]);
         }
         Ok(true)
-    }
-
-    /// Ends a load balancer that is no longer stored.
-    async fn retire(&mut self, old: Running) {
-        let address: IpAddr = old.balancer().address;
-        old.close().await;
-        self.pool.release(address);
     }
 
     /// Stores all load balancers with some changed or (none) left out.

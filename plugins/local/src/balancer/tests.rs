@@ -1,4 +1,4 @@
-use proptest::collection::{btree_map, btree_set};
+use proptest::collection::{btree_map, btree_set, vec};
 use proptest::option;
 use proptest::prelude::*;
 use rstest::rstest;
@@ -10,16 +10,7 @@ fn port(number: u16) -> NonZeroU16 {
 }
 
 fn listen(text: &str) -> Listen {
-    let (protocol, number) = text.split_once('/').unwrap();
-    let protocol = if protocol == "tcp" {
-        Protocol::Tcp
-    } else {
-        Protocol::Udp
-    };
-    Listen {
-        protocol,
-        port: number.parse().unwrap(),
-    }
+    text.parse().unwrap()
 }
 
 /// `ports` as `tcp/80>30080`, `targets` as `node@address`.
@@ -35,15 +26,18 @@ fn balancer(ports: &[&str], targets: &[&str]) -> Balancer {
             uid: "u".to_owned(),
         },
         spec_digest: "1".to_owned(),
-        address: "127.0.10.1".parse().unwrap(),
+        addresses: vec!["127.0.10.1".parse().unwrap()],
         ports: ports
             .map(|(at, node_port)| (listen(at), node_port.parse().unwrap()))
             .collect(),
         targets: targets
-            .map(|(node, address)| (node.to_owned(), address.parse().unwrap()))
-            .collect(),
+            .map(|(node, address)| (node.to_owned(), address.parse::<IpAddr>().unwrap().into()))
+            .collect::<Targets>()
+            .into(),
         sources: BTreeSet::new(),
         health_check: None,
+        affinity: None,
+        proxy_protocol: ProxyProtocol::Off,
     }
 }
 
@@ -56,7 +50,7 @@ fn told(plan: &Plan) -> String {
     words.extend(
         plan.add
             .iter()
-            .map(|(node, address)| format!("+{node}@{address}")),
+            .map(|(node, addresses)| format!("+{node}@{}", addresses.v4.unwrap())),
     );
     words.join(" ")
 }
@@ -95,11 +89,20 @@ fn a_new_digest_alone_is_stored_and_touches_no_listener() {
 }
 
 #[rstest]
-#[case::tcp_checks_itself(&["tcp/80>30080"], "tcp/80", Some(30080))]
-#[case::udp_follows_the_lowest_tcp_port(&["udp/53>30053", "tcp/90>30090", "tcp/80>30080"], "udp/53", Some(30080))]
-#[case::udp_alone_is_taken_as_healthy(&["udp/53>30053"], "udp/53", None)]
-fn health_comes_from(#[case] ports: &[&str], #[case] of: &str, #[case] want: Option<u16>) {
-    assert_eq!(balancer(ports, A).health_port(listen(of)), want.map(port));
+#[case::no_slash("tcp80")]
+#[case::no_protocol("sctp/80")]
+#[case::no_port("tcp/")]
+#[case::port_zero("tcp/0")]
+fn is_nothing_to_listen_on(#[case] text: &str) {
+    assert!(text.parse::<Listen>().is_err());
+}
+
+#[rstest]
+#[case::the_lowest_tcp_port(&["udp/53>30053", "tcp/90>30090", "tcp/80>30080"], Some(30080))]
+#[case::udp_alone_is_taken_as_healthy(&["udp/53>30053"], None)]
+fn health_comes_from(#[case] ports: &[&str], #[case] want: Option<u16>) {
+    let want = want.map(|port| Probe::Connect { port });
+    assert_eq!(balancer(ports, A).probe(), want);
 }
 
 #[test]
@@ -112,18 +115,26 @@ fn a_health_check_speaks_for_every_port() {
         health_check,
         ..balancer(&["tcp/80>30080", "udp/53>30053"], A)
     };
-    assert_eq!(checked.health_port(listen("tcp/80")), Some(port(30999)));
-    assert_eq!(checked.health_port(listen("udp/53")), Some(port(30999)));
-    assert_eq!(
-        checked.checked(),
-        BTreeSet::from(["10.0.0.1:30999".parse().unwrap()])
-    );
+    let probe = Probe::Http {
+        port: 30999,
+        path: "/healthz".to_owned(),
+    };
+    assert_eq!(checked.probe(), Some(probe));
 }
 
 #[test]
-fn two_nodes_with_one_address_are_one_endpoint() {
-    let shared = balancer(ONE, &["a@10.0.0.1", "b@10.0.0.1"]);
-    assert_eq!(shared.endpoints(port(30080)).len(), 1);
+fn endpoints_are_of_one_family_and_each_there_once() {
+    let mut shared = balancer(ONE, &["a@10.0.0.1", "b@10.0.0.1"]);
+    let targets = Arc::make_mut(&mut shared.targets);
+    targets.get_mut("a").unwrap().v6 = Some("fd00::1".parse().unwrap());
+    assert_eq!(
+        shared.endpoints(Family::V4),
+        BTreeSet::from(["10.0.0.1".parse().unwrap()])
+    );
+    assert_eq!(
+        shared.endpoints(Family::V6),
+        BTreeSet::from(["fd00::1".parse().unwrap()])
+    );
 }
 
 /// What the executor must make of a plan.
@@ -132,8 +143,12 @@ fn applied(current: &Balancer, plan: &Plan) -> Balancer {
     next.ports.retain(|listen, _| !plan.close.contains(listen));
     next.ports
         .extend(plan.open.iter().chain(&plan.retarget).map(|(at, to)| (*at, *to)));
-    next.targets.retain(|node, _| !plan.remove.contains(node));
-    next.targets.extend(plan.add.clone());
+    let targets = Arc::make_mut(&mut next.targets);
+    targets.retain(|node, _| !plan.remove.contains(node));
+    targets.extend(plan.add.clone());
+    next.addresses = plan.addresses.clone().unwrap_or(next.addresses);
+    next.affinity = plan.affinity.unwrap_or(next.affinity);
+    next.proxy_protocol = plan.proxy_protocol.unwrap_or(next.proxy_protocol);
     next.sources = plan.sources.clone().unwrap_or(next.sources);
     next.health_check = plan.health_check.clone().unwrap_or(next.health_check);
     next.spec_digest = plan.spec_digest.clone().unwrap_or(next.spec_digest);
@@ -151,7 +166,7 @@ fn any_balancer() -> impl Strategy<Value = Balancer> {
     let ports = btree_map(listens, (1_u16..4).prop_map(port), 0..6);
     let targets = btree_map(
         "[a-d]",
-        (1_u8..4).prop_map(|last| IpAddr::from([10, 0, 0, last])),
+        (1_u8..4).prop_map(|last| NodeAddresses::from(IpAddr::from([10, 0, 0, last]))),
         0..4,
     );
     let sources = btree_set(
@@ -162,13 +177,20 @@ fn any_balancer() -> impl Strategy<Value = Balancer> {
         node_port: port(number),
         path: "/healthz".to_owned(),
     }));
-    let all = (ports, targets, sources, check, "[12]");
-    all.prop_map(|(ports, targets, sources, health_check, spec_digest)| Balancer {
+    let addresses = vec((1_u8..3).prop_map(|last| IpAddr::from([127, 0, 10, last])), 0..2);
+    let affinity = option::of((1_u64..3).prop_map(Duration::from_secs));
+    let proxy_protocol = prop_oneof![Just(ProxyProtocol::Off), Just(ProxyProtocol::V2)];
+    let treatment = (affinity, proxy_protocol, check, sources);
+    let all = (addresses, ports, targets, treatment, "[12]");
+    all.prop_map(|(addresses, ports, targets, treatment, spec_digest)| Balancer {
         spec_digest,
+        addresses,
         ports,
-        targets,
-        sources,
-        health_check,
+        targets: targets.into(),
+        affinity: treatment.0,
+        proxy_protocol: treatment.1,
+        health_check: treatment.2,
+        sources: treatment.3,
         ..balancer(&[], &[])
     })
 }

@@ -11,16 +11,16 @@ fn resolve(arguments: &[&str]) -> Result<Config, Vec<String>> {
     let flags = Flags::try_parse_from(["bulkhead-local"].iter().chain(arguments));
     let flags = flags.map_err(|error| vec![told(&error)])?;
     flags
-        .resolve()
+        .resolve(1024)
         .map_err(|errors| errors.iter().map(|error| told(error)).collect())
 }
 
 #[test]
 fn an_endpoint_is_enough() {
     let config = resolve(&[ENDPOINT]).unwrap();
-    assert_eq!(config.settings.pool.to_string(), DEFAULT_RANGE);
+    assert_eq!(config.settings.pool.to_string(), "127.0.10.0/24, ::1/128");
     assert_eq!(config.settings.state_dir, PathBuf::from(DEFAULT_STATE_DIR));
-    assert_eq!(config.settings.limits, Limits::default());
+    assert_eq!(config.metrics_address, None);
     assert_eq!(config.inventory, None);
 }
 
@@ -28,13 +28,14 @@ fn an_endpoint_is_enough() {
 fn flags_win_over_the_cloud_config() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("local.yaml");
-    let text = "stateDir: /from/file\ninventory: /inventory\npool: [127.0.20.0/24]\nmaxConnections: 7\n";
+    let text =
+        "stateDir: /from/file\ninventory: /inventory\npool: [127.0.20.0/24]\nmetricsAddress: 127.0.0.1:9\n";
     std::fs::write(&path, text).unwrap();
     let file = format!("--cloud-config={}", path.display());
     let config = resolve(&[ENDPOINT, &file, "--pool=127.0.30.0/24", "--pool=127.0.31.9"]).unwrap();
     assert_eq!(config.settings.pool.to_string(), "127.0.30.0/24, 127.0.31.9/32");
     assert_eq!(config.settings.state_dir, PathBuf::from("/from/file"));
-    assert_eq!(config.settings.limits.connections, 7);
+    assert_eq!(config.metrics_address, Some("127.0.0.1:9".parse().unwrap()));
     assert_eq!(config.inventory, Some(PathBuf::from("/inventory")));
 }
 
@@ -49,6 +50,25 @@ fn flags_win_over_the_cloud_config() {
 ])]
 fn each_wrong_input_is_one_line(#[case] arguments: &[&str], #[case] lines: &[&str]) {
     assert_eq!(resolve(arguments).unwrap_err(), lines);
+}
+
+#[test]
+fn every_bound_can_be_set_and_is_as_usual_otherwise() {
+    let file = CloudConfig {
+        max_connections: Some(7),
+        flow_idle_seconds: Some(8),
+        drain_seconds: Some(0),
+        ..CloudConfig::default()
+    };
+    let mut errors = Vec::new();
+    let limits = Limits {
+        connections: 7,
+        flow_idle: Duration::from_secs(8),
+        drain: Duration::ZERO,
+        ..Limits::default()
+    };
+    assert_eq!(file.limits(&mut errors), limits);
+    assert!(errors.is_empty(), "{errors:?}");
 }
 
 #[rstest]

@@ -1,25 +1,27 @@
 //! Which target is next.
 
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::net::IpAddr;
 use std::sync::{PoisonError, RwLock};
 
 use tokio_util::sync::CancellationToken;
 
 use crate::health::{Pulse, Standing};
 
-/// One target of a listener.
+#[cfg(test)]
+mod tests;
+
+/// One target of a load balancer.
 #[derive(Debug, Clone)]
 pub struct Endpoint {
-    address: SocketAddr,
+    address: IpAddr,
     pulse: Option<Pulse>,
     leaving: CancellationToken,
 }
 
 impl Endpoint {
-    /// Where it is.
-    pub fn address(&self) -> SocketAddr {
+    /// The node's address.
+    pub fn address(&self) -> IpAddr {
         self.address
     }
 
@@ -40,10 +42,10 @@ impl Endpoint {
         }
     }
 
-    /// A connection to it could not be made.
-    pub fn hint_failure(&self) {
+    /// A connection to this port of it could not be made.
+    pub fn hint_failure(&self, port: u16) {
         if let Some(pulse) = &self.pulse {
-            pulse.hint_failure();
+            pulse.hint_failure(port);
         }
     }
 }
@@ -54,8 +56,8 @@ pub enum Others {
     /// Those of which nothing is known, then those that seem down: the checks may be what is wrong.
     #[default]
     AtWorst,
-    /// None: only targets that are up ever get traffic.
-    Never,
+    /// Only those of which nothing is known: one that says that it does not serve is believed.
+    Unknown,
 }
 
 #[derive(Debug, Default)]
@@ -64,17 +66,16 @@ struct Targets {
     others: Others,
 }
 
-/// The targets of one listener, taken in turn.
+/// The targets of one family of a load balancer, taken in turn.
 #[derive(Debug, Default)]
 pub struct Rotation {
     targets: RwLock<Targets>,
-    turn: AtomicUsize,
 }
 
 impl Rotation {
     /// Forwards to exactly these from now on, each with what tells its health. Those that are no
     /// longer among them are told that they leave.
-    pub fn replace(&self, mut wanted: BTreeMap<SocketAddr, Option<Pulse>>, others: Others) {
+    pub fn replace(&self, mut wanted: BTreeMap<IpAddr, Option<Pulse>>, others: Others) {
         let mut targets = self.targets.write().unwrap_or_else(PoisonError::into_inner);
         targets.others = others;
         let endpoints = &mut targets.endpoints;
@@ -94,115 +95,49 @@ impl Rotation {
         endpoints.sort_by_key(|endpoint| endpoint.address);
     }
 
-    /// A new turn, for one connection or flow.
-    pub fn turn(&self) -> usize {
-        self.turn.fetch_add(1, Ordering::Relaxed)
+    /// The target among the best that have not been tried: the favourite if it is one of them, else the
+    /// one whose turn it is. The best are those that are up, else what [`Others`] allows.
+    pub fn pick(&self, turn: usize, tried: &[IpAddr], favourite: Option<IpAddr>) -> Option<Endpoint> {
+        let targets = self.targets.read().unwrap_or_else(PoisonError::into_inner);
+        let fresh = || {
+            let endpoints = targets.endpoints.iter();
+            endpoints.filter(|endpoint| !tried.contains(&endpoint.address))
+        };
+        let worst = match targets.others {
+            Others::AtWorst => Standing::Down,
+            Others::Unknown => Standing::Unknown,
+        };
+        let mut best = worst;
+        let mut count = 0_usize;
+        for standing in fresh().map(Endpoint::standing) {
+            if standing < best {
+                best = standing;
+                count = 0;
+            }
+            count += usize::from(standing == best);
+        }
+        // Standings may change meanwhile, so that there may be fewer of the best than were counted.
+        let among = || fresh().filter(|endpoint| endpoint.standing() <= best);
+        let wished = favourite.and_then(|wished| among().find(|endpoint| endpoint.address == wished));
+        let next = || among().nth(turn.checked_rem(count)?);
+        wished.or_else(next).or_else(|| among().next()).cloned()
     }
 
-    /// The target whose turn it is among the best that have not been tried: those that are up, else
-    /// what [`Others`] allows.
-    pub fn pick(&self, turn: usize, tried: &[SocketAddr]) -> Option<Endpoint> {
+    /// Whether nothing better is known than that some targets' first checks have not ended, where those
+    /// may turn out not to serve.
+    pub fn is_undecided(&self) -> bool {
         let targets = self.targets.read().unwrap_or_else(PoisonError::into_inner);
-        let fresh = targets
+        let best = targets.endpoints.iter().map(Endpoint::standing).min();
+        targets.others == Others::Unknown && best == Some(Standing::Unknown)
+    }
+
+    /// How many targets there are, and how many of them are up.
+    pub fn count(&self) -> (usize, usize) {
+        let targets = self.targets.read().unwrap_or_else(PoisonError::into_inner);
+        let up = targets
             .endpoints
             .iter()
-            .filter(|endpoint| !tried.contains(&endpoint.address));
-        let mut best: Vec<&Endpoint> = Vec::with_capacity(targets.endpoints.len());
-        let mut standing = match targets.others {
-            Others::AtWorst => Standing::Down,
-            Others::Never => Standing::Up,
-        };
-        for endpoint in fresh {
-            let its = endpoint.standing();
-            if its < standing {
-                best.clear();
-                standing = its;
-            }
-            if its == standing {
-                best.push(endpoint);
-            }
-        }
-        best.get(turn.checked_rem(best.len())?).copied().cloned()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use rstest::rstest;
-
-    use super::*;
-    use crate::health::{Board, Probe};
-
-    fn address(last: u8) -> SocketAddr {
-        SocketAddr::from(([10, 0, 0, last], 80))
-    }
-
-    /// A rotation over `+` (up), `?` (unknown) and `-` (down) targets, numbered from 1.
-    fn rotation(standings: &str) -> (Rotation, Arc<Board>) {
-        let board = Arc::new(Board::default());
-        let all: Vec<(SocketAddr, char)> = (1..).map(address).zip(standings.chars()).collect();
-        board.watch(
-            &all.iter()
-                .filter(|(_, kind)| *kind != '+')
-                .map(|(at, _)| *at)
-                .collect(),
-            &Probe::Connect,
-        );
-        for (at, _) in all.iter().filter(|(_, kind)| *kind == '-') {
-            let pulse = board.pulse(*at).unwrap();
-            (0..3).for_each(|_| pulse.hint_failure());
-        }
-        let rotation = Rotation::default();
-        rotation.replace(
-            all.iter().map(|(at, _)| (*at, board.pulse(*at))).collect(),
-            Others::AtWorst,
-        );
-        (rotation, board)
-    }
-
-    #[rstest]
-    #[case::in_turn("+++", &[], &[1, 2, 3, 1])]
-    #[case::only_those_that_are_up("+-+?", &[], &[1, 3, 1, 3])]
-    #[case::unknown_if_none_is_up("-?-?", &[], &[2, 4, 2, 4])]
-    #[case::any_if_all_seem_down("--", &[], &[1, 2, 1, 2])]
-    #[case::never_one_that_was_tried("++", &[1], &[2, 2, 2, 2])]
-    #[case::a_worse_one_after_the_good_ones("+?", &[1], &[2, 2, 2, 2])]
-    #[case::none_left("+", &[1], &[])]
-    #[case::none_at_all("", &[], &[])]
-    #[tokio::test]
-    async fn picks(#[case] standings: &str, #[case] tried: &[u8], #[case] want: &[u8]) {
-        let (rotation, _board) = rotation(standings);
-        let tried: Vec<SocketAddr> = tried.iter().map(|last| address(*last)).collect();
-        let got: Vec<SocketAddr> = (0..4)
-            .filter_map(|_| rotation.pick(rotation.turn(), &tried))
-            .map(|endpoint| endpoint.address())
-            .collect();
-        assert_eq!(got, want.iter().map(|last| address(*last)).collect::<Vec<_>>());
-    }
-
-    #[tokio::test]
-    async fn never_means_never() {
-        let (rotation, board) = rotation("?-");
-        let all = (1..3).map(|last| (address(last), board.pulse(address(last))));
-        rotation.replace(all.collect(), Others::Never);
-        assert!(rotation.pick(0, &[]).is_none());
-    }
-
-    #[tokio::test]
-    async fn only_a_removed_target_is_told_to_leave() {
-        let rotation = Rotation::default();
-        rotation.replace(
-            BTreeMap::from([(address(1), None), (address(2), None)]),
-            Others::AtWorst,
-        );
-        let (stays, goes) = (rotation.pick(0, &[]).unwrap(), rotation.pick(1, &[]).unwrap());
-        rotation.replace(
-            BTreeMap::from([(address(1), None), (address(3), None)]),
-            Others::AtWorst,
-        );
-        assert!(!stays.leaving().is_cancelled());
-        assert!(goes.leaving().is_cancelled());
+            .filter(|endpoint| endpoint.standing() == Standing::Up);
+        (targets.endpoints.len(), up.count())
     }
 }

@@ -3,16 +3,21 @@ use tokio::net::TcpListener;
 
 use super::*;
 
-fn targets(ports: u16) -> BTreeSet<SocketAddr> {
-    (1..=ports)
-        .map(|port| SocketAddr::from(([127, 0, 20, 1], port)))
-        .collect()
+const PORT: u16 = 1;
+const CONNECT: Probe = Probe::Connect { port: PORT };
+
+fn targets(count: u16) -> BTreeSet<IpAddr> {
+    let address = |number: u16| {
+        let [high, low] = number.to_be_bytes();
+        IpAddr::from([10, 0, high, low])
+    };
+    (1..=count).map(address).collect()
 }
 
 /// A board with one target, and its pulse.
 fn one() -> (Board, Pulse) {
     let board = Board::default();
-    board.watch(&targets(1), &Probe::Connect);
+    board.watch(&targets(1), Some(&CONNECT));
     let pulse = board.pulse(*targets(1).first().unwrap()).unwrap();
     (board, pulse)
 }
@@ -21,7 +26,8 @@ fn one() -> (Board, Pulse) {
 #[rstest]
 #[case::new("", Standing::Unknown, 0)]
 #[case::one_success_is_enough("+", Standing::Up, 5)]
-#[case::a_new_one_is_not_out_at_once("--", Standing::Unknown, 1)]
+#[case::a_new_one_is_out_at_once("-", Standing::Down, 1)]
+#[case::a_new_one_is_asked_often_at_first("--", Standing::Down, 1)]
 #[case::three_failures_take_it_out("---", Standing::Down, 1)]
 #[case::two_failures_do_not("+--", Standing::Up, 1)]
 #[case::only_failures_in_a_row_count("+--+--", Standing::Up, 1)]
@@ -55,7 +61,7 @@ async fn failure_hints_count_as_failures_and_bring_the_next_check_forward() {
     pulse.conclude(true, clock::now());
     assert!(board.begin(clock::now()).is_none());
     for _ in 0..FALL {
-        pulse.hint_failure();
+        pulse.hint_failure(PORT);
     }
     assert_eq!(pulse.standing(), Standing::Down);
     assert!(board.begin(clock::now()).is_some());
@@ -66,6 +72,18 @@ async fn failure_hints_count_as_failures_and_bring_the_next_check_forward() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_failure_on_another_port_only_brings_the_next_check_forward() {
+    let (board, pulse) = one();
+    assert!(board.begin(clock::now()).is_some());
+    pulse.conclude(true, clock::now());
+    for _ in 0..FALL {
+        pulse.hint_failure(PORT + 1);
+    }
+    assert_eq!(pulse.standing(), Standing::Up);
+    assert!(board.begin(clock::now()).is_some());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_success_hint_ends_a_long_pause_and_a_failure_hint_does_not() {
     let (board, pulse) = one();
     let now = clock::now();
@@ -73,7 +91,7 @@ async fn a_success_hint_ends_a_long_pause_and_a_failure_hint_does_not() {
         pulse.conclude(false, now);
     }
     while board.begin(now).is_some() {}
-    pulse.hint_failure();
+    pulse.hint_failure(PORT);
     assert!(board.begin(now).is_none());
     pulse.hint_success();
     assert_eq!(pulse.standing(), Standing::Down, "until a check says otherwise");
@@ -85,7 +103,7 @@ async fn a_success_hint_ends_a_long_pause_and_a_failure_hint_does_not() {
 #[tokio::test(start_paused = true)]
 async fn one_that_is_no_longer_watched_is_not_checked() {
     let (board, pulse) = one();
-    board.watch(&BTreeSet::new(), &Probe::Connect);
+    board.watch(&BTreeSet::new(), Some(&CONNECT));
     pulse.conclude(true, clock::now());
     assert!(board.begin(clock::now() + INTERVAL_UP).is_none());
 }
@@ -94,7 +112,7 @@ async fn one_that_is_no_longer_watched_is_not_checked() {
 async fn many_that_stay_down_are_seldom_checked() {
     const MANY: u16 = 5_000;
     let board = Board::default();
-    board.watch(&targets(MANY), &Probe::Connect);
+    board.watch(&targets(MANY), Some(&CONNECT));
     let start = clock::now();
     let checks_at = |second| {
         let now = start + Duration::from_secs(second);
@@ -114,16 +132,26 @@ async fn all_boards_together_keep_the_bound() {
     const BOUND: usize = 3;
     let permits: &'static Semaphore = Box::leak(Box::new(Semaphore::new(BOUND)));
     let mut listeners = Vec::new();
-    for _ in 0..2 * BOUND {
+    let first = TcpListener::bind("127.0.20.2:0").await.unwrap();
+    let port = first.local_addr().unwrap().port();
+    for last in 3..2 + 2 * u8::try_from(BOUND).unwrap() {
         // Connections are accepted by the kernel and never answered.
-        listeners.push(TcpListener::bind("127.0.20.2:0").await.unwrap());
+        let address = IpAddr::from([127, 0, 20, last]);
+        listeners.push(TcpListener::bind((address, port)).await.unwrap());
     }
-    let silent = listeners.iter().map(|listener| listener.local_addr().unwrap());
-    let silent: BTreeSet<SocketAddr> = silent.collect();
+    listeners.push(first);
+    let silent = listeners
+        .iter()
+        .map(|listener| listener.local_addr().unwrap().ip());
+    let silent: BTreeSet<IpAddr> = silent.collect();
     let path = "/".to_owned();
     let boards = [Board::default(), Board::default()];
     for board in &boards {
-        board.watch(&silent, &Probe::Http { path: path.clone() });
+        let probe = Probe::Http {
+            port,
+            path: path.clone(),
+        };
+        board.watch(&silent, Some(&probe));
     }
     let checking = |board: &Board| {
         let watched = board.lock();
@@ -157,8 +185,9 @@ async fn a_target_is_seen_up_then_down_then_up() {
     let listener = TcpListener::bind("127.0.20.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let board = Board::default();
-    board.watch(&BTreeSet::from([address]), &Probe::Connect);
-    let pulse = board.pulse(address).unwrap();
+    let port = address.port();
+    board.watch(&BTreeSet::from([address.ip()]), Some(&Probe::Connect { port }));
+    let pulse = board.pulse(address.ip()).unwrap();
     let until = |standing| {
         let pulse = pulse.clone();
         async move {
@@ -170,7 +199,7 @@ async fn a_target_is_seen_up_then_down_then_up() {
     let story = async {
         until(Standing::Up).await;
         drop(listener);
-        pulse.hint_failure();
+        pulse.hint_failure(port);
         until(Standing::Down).await;
         let _again = TcpListener::bind(address).await.unwrap();
         until(Standing::Up).await;

@@ -1,6 +1,8 @@
 //! Load balancers: requests in, [`World`]'s answers out.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_plugin::error::PluginError;
@@ -9,9 +11,10 @@ use bulkhead_plugin::{Call, Result, TargetUpdate, time, v1};
 
 use super::spec::{reference, targets, wanted};
 use super::{MAX_TARGETS, resources};
-use crate::balancer::{Balancer, Listen, Protocol, Targets, plan};
+use crate::balancer::{Balancer, Listen, Protocol, ProxyProtocol, Targets, plan};
+use crate::cidr::Family;
 use crate::forward::BindError;
-use crate::pool::PoolError;
+use crate::pool::{Need, PoolError, Wish};
 use crate::state::SaveError;
 use crate::world::{EnsureError, Seen, World};
 
@@ -30,7 +33,7 @@ pub(super) async fn ensure(
         .ok_or_else(|| PluginError::invalid_spec("spec", "is missing"))?;
     let mark = of.mark.clone();
     let mut wanted = wanted(&call.cluster().uid, of, &spec, &request.spec_digest)?;
-    let (to, target_problems) = targets(nodes, limit());
+    let (to, target_problems) = targets(nodes, &wanted.wish.families, limit());
     wanted.targets = to;
     call.writing()?;
     let ensured = world.ensure(wanted).await;
@@ -85,7 +88,8 @@ pub(super) async fn update(
         };
         match reference(call, Some(&update.reference)) {
             Ok(of) => {
-                let (to, problems) = targets(&update.nodes, limit());
+                let families = served(world, &of.mark).await;
+                let (to, problems) = targets(&update.nodes, &families, limit());
                 result.target_problems = problems;
                 if changes.insert(of.mark.clone(), to).is_some() {
                     return Err(PluginError::invalid_spec("items", "one Service is there twice"));
@@ -147,10 +151,10 @@ async fn observe(world: &World, call: &Call, of: &v1::LoadBalancerRef) -> v1::Lo
     let observation = match desired {
         None => Observation::Unverified(Unverified {}),
         Some(Err(error)) => Observation::Error(error.into()),
-        Some(Ok(mut desired)) => {
-            desired.targets.clone_from(&seen.balancer.targets);
-            let address = desired.request.unwrap_or(seen.balancer.address);
-            let fields = drift(&seen, &desired.at(address));
+        Some(Ok(desired)) => {
+            let addresses = due(&desired.wish, &seen.balancer.addresses);
+            let targets = Arc::clone(&seen.balancer.targets);
+            let fields = drift(&seen, &desired.at(addresses, targets));
             if fields.is_empty() {
                 Observation::InSync(InSync {})
             } else {
@@ -165,13 +169,37 @@ async fn observe(world: &World, call: &Call, of: &v1::LoadBalancerRef) -> v1::Lo
     }
 }
 
+/// The families that a load balancer has addresses of.
+async fn served(world: &World, mark: &str) -> Vec<Family> {
+    let seen = world.get(mark).await;
+    let addresses = seen.map(|seen| seen.balancer.addresses).unwrap_or_default();
+    addresses.into_iter().map(Family::of).collect()
+}
+
+/// The addresses that a wish makes of those that are there; an unspecified one stands for each that is
+/// missing.
+fn due(wish: &Wish, held: &[IpAddr]) -> Vec<IpAddr> {
+    let its = |all: &[IpAddr], family| all.iter().copied().find(|one| Family::of(*one) == family);
+    let due = wish.families.iter().filter_map(|family| {
+        let missing = match (wish.need, family) {
+            (Need::Any, _) => None,
+            (Need::Every, Family::V4) => Some(IpAddr::from([0; 4])),
+            (Need::Every, Family::V6) => Some(IpAddr::from([0; 16])),
+        };
+        its(&wish.requested, *family)
+            .or_else(|| its(held, *family))
+            .or(missing)
+    });
+    due.collect()
+}
+
 /// What of a load balancer is not as it was applied.
 fn drift(seen: &Seen, desired: &Balancer) -> Vec<String> {
     let plan = plan(&seen.balancer, desired);
     let mut fields: Vec<String> = seen
         .unbound
         .keys()
-        .map(|at| format!("resource:listener/{at}"))
+        .map(|(_, at)| format!("resource:listener/{at}"))
         .collect();
     let mut differs = |differs: bool, field: &str| {
         if differs {
@@ -180,12 +208,11 @@ fn drift(seen: &Seen, desired: &Balancer) -> Vec<String> {
     };
     let ports = !(plan.open.is_empty() && plan.close.is_empty() && plan.retarget.is_empty());
     differs(ports, "spec.ports");
-    differs(
-        seen.balancer.address != desired.address,
-        "spec.requested_addresses",
-    );
+    differs(plan.addresses.is_some(), "spec.requested_addresses");
     differs(plan.sources.is_some(), "spec.source_ranges");
     differs(plan.health_check.is_some(), "spec.health_check");
+    differs(plan.affinity.is_some(), "spec.session_affinity");
+    differs(plan.proxy_protocol.is_some(), "spec.annotations");
     fields
 }
 
@@ -221,35 +248,42 @@ pub(super) async fn delete(
     })
 }
 
-/// The address, as a VIP: kube-proxy then short-cuts traffic from inside the cluster to the Service's
-/// endpoints, which is as good as this load balancer (it adds nothing to the connection) and works on
-/// nodes from which its address, on this machine's loopback by default, cannot be reached.
+/// The addresses. As a VIP where nothing is added to connections: kube-proxy then short-cuts traffic from
+/// inside the cluster to the Service's endpoints, which is as good as this load balancer and works on
+/// nodes from which its address, on this machine's loopback by default, cannot be reached. As a proxy
+/// where targets expect a header that only this load balancer writes.
 ///
 /// Ports are listed only when one has a problem: Kubernetes wants all of them or none.
 fn status(seen: &Seen) -> v1::LoadBalancerStatus {
+    let ip_mode = match seen.balancer.proxy_protocol {
+        ProxyProtocol::Off => v1::IpMode::Vip,
+        ProxyProtocol::V2 => v1::IpMode::Proxy,
+    };
+    let ingress = |address: &IpAddr| v1::Ingress {
+        address: Some(v1::ingress::Address::Ip(address.to_string())),
+        ip_mode: ip_mode.into(),
+        ports: port_statuses(seen, *address),
+    };
+    v1::LoadBalancerStatus {
+        ingress: seen.balancer.addresses.iter().map(ingress).collect(),
+    }
+}
+
+fn port_statuses(seen: &Seen, address: IpAddr) -> Vec<v1::PortStatus> {
+    if !seen.unbound.keys().any(|(unbound, _)| *unbound == address) {
+        return Vec::new();
+    }
     let port = |listen: &Listen| v1::PortStatus {
         port: listen.port.get().into(),
         protocol: protocol(*listen).into(),
         error: seen
             .unbound
-            .get(listen)
+            .get(&(address, *listen))
             .map(reason)
             .unwrap_or_default()
             .to_owned(),
     };
-    let ports = if seen.unbound.is_empty() {
-        Vec::new()
-    } else {
-        seen.balancer.ports.keys().map(port).collect()
-    };
-    let ingress = v1::Ingress {
-        address: Some(v1::ingress::Address::Ip(seen.balancer.address.to_string())),
-        ip_mode: v1::IpMode::Vip.into(),
-        ports,
-    };
-    v1::LoadBalancerStatus {
-        ingress: vec![ingress],
-    }
+    seen.balancer.ports.keys().map(port).collect()
 }
 
 fn protocol(listen: Listen) -> v1::Protocol {
@@ -265,6 +299,7 @@ fn reason(error: &BindError) -> &'static str {
         BindError::InUse { .. } => "PortInUse",
         BindError::Privileged { .. } => "PortNotPermitted",
         BindError::NoSuchAddress { .. } => "AddressNotLocal",
+        BindError::OpenFiles { .. } => "TooManyOpenFiles",
         BindError::Other { .. } => "ListenFailed",
     }
 }
@@ -289,13 +324,16 @@ fn refusal(error: EnsureError) -> PluginError {
     match error {
         EnsureError::Pool(PoolError::Exhausted { .. }) => PluginError::quota_exceeded(text),
         EnsureError::Pool(PoolError::NotInPool { .. }) => {
-            PluginError::invalid_spec("spec.requested_addresses[0]", text)
+            PluginError::invalid_spec("spec.requested_addresses", text)
         }
         EnsureError::Pool(PoolError::Taken { .. }) | EnsureError::Bind(BindError::InUse { .. }) => {
             PluginError::in_use(text)
         }
         EnsureError::Bind(
-            BindError::Privileged { .. } | BindError::NoSuchAddress { .. } | BindError::Other { .. },
+            BindError::Privileged { .. }
+            | BindError::NoSuchAddress { .. }
+            | BindError::OpenFiles { .. }
+            | BindError::Other { .. },
         ) => PluginError::not_configured(text),
         EnsureError::Save(error) => not_saved(&error),
         EnsureError::ForeignOwner { .. } => PluginError::foreign_owner(text),

@@ -1,4 +1,5 @@
-//! What a load balancer consists of, as the protocol counts it: itself, a listener per port, an address.
+//! What a load balancer consists of, as the protocol counts it: itself, its addresses, and a listener for
+//! every port of every address.
 
 use std::collections::BTreeMap;
 
@@ -7,6 +8,7 @@ use bulkhead_plugin::v1::delete_owned_result::{Absent, Done, NotOurs, Result as 
 use bulkhead_plugin::{Call, Result, mark, v1};
 
 use crate::balancer::Balancer;
+use crate::cidr::Family;
 use crate::world::World;
 
 const BALANCER: &str = "balancer";
@@ -58,23 +60,23 @@ pub(super) fn of(balancer: &Balancer) -> Vec<v1::Resource> {
         origin: v1::ResourceOrigin::Created.into(),
         revision: String::new(),
     };
-    let mut all: Vec<v1::Resource> = Vec::with_capacity(balancer.ports.len() + 2);
-    for listen in balancer.ports.keys() {
-        let id = format!("{LISTENER}/{}/{listen}", balancer.address);
-        all.push(resource(
-            LISTENER,
-            v1::ResourceClass::Listener,
-            id,
-            format!("listener/{listen}"),
-        ));
+    let mut all: Vec<v1::Resource> = Vec::new();
+    for address in &balancer.addresses {
+        // The roles of a second family are named for it; those of the first are as if there were one.
+        let slot = match (balancer.addresses.first(), Family::of(*address)) {
+            (Some(first), _) if first == address => String::new(),
+            (_, Family::V4) => "/ipv4".to_owned(),
+            (_, Family::V6) => "/ipv6".to_owned(),
+        };
+        for listen in balancer.ports.keys() {
+            let id = format!("{LISTENER}/{address}/{listen}");
+            let role = format!("listener/{listen}{slot}");
+            all.push(resource(LISTENER, v1::ResourceClass::Listener, id, role));
+        }
+        let id = format!("{ADDRESS}/{address}");
+        let role = format!("address{slot}");
+        all.push(resource(ADDRESS, v1::ResourceClass::Address, id, role));
     }
-    let id = format!("{ADDRESS}/{}", balancer.address);
-    all.push(resource(
-        ADDRESS,
-        v1::ResourceClass::Address,
-        id,
-        "address".to_owned(),
-    ));
     let id = format!("{BALANCER}/{}", balancer.mark);
     all.push(resource(
         BALANCER,

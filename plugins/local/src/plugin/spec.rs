@@ -2,18 +2,28 @@
 //! field's path, before anything is done.
 
 use std::collections::BTreeSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::num::NonZeroU16;
+use std::time::Duration;
 
 use bulkhead_plugin::error::PluginError;
 use bulkhead_plugin::{Call, Result, v1};
 
-use crate::balancer::{HealthCheck, Listen, Ports, Protocol, ServiceKey, Targets};
-use crate::cidr::Cidr;
+use crate::balancer::{
+    HealthCheck, Listen, NodeAddresses, Ports, Protocol, ProxyProtocol, ServiceKey, Targets,
+};
+use crate::cidr::{Cidr, Family};
+use crate::pool::{Need, Wish};
 use crate::world::Wanted;
 
 #[cfg(test)]
 mod tests;
+
+/// The annotation of a Service whose targets are to be told their clients' addresses: `v2`, or empty.
+pub(super) const PROXY_PROTOCOL: &str = "local.bulkhead.dev/proxy-protocol";
+
+/// Kubernetes' own default for clients that are to stay with their node.
+const AFFINITY: Duration = Duration::from_hours(3);
 
 /// The Service and mark of a reference, checked.
 pub(super) struct Reference {
@@ -47,75 +57,123 @@ pub(super) fn reference(call: &Call, reference: Option<&v1::LoadBalancerRef>) ->
 
 /// What a Spec asks for; targets are left empty.
 pub(super) fn wanted(cluster: &str, of: Reference, spec: &v1::Spec, digest: &str) -> Result<Wanted> {
-    families(spec)?;
-    affinity(spec)?;
     Ok(Wanted {
         mark: of.mark,
         cluster: cluster.to_owned(),
         service: of.service,
         spec_digest: digest.to_owned(),
-        request: request(spec)?,
-        preferred: preferred(spec),
+        wish: wish(spec)?,
         ports: ports(spec)?,
         targets: Targets::new(),
         sources: sources(spec)?,
         health_check: health_check(spec)?,
+        affinity: affinity(spec)?,
+        proxy_protocol: proxy_protocol(spec)?,
     })
 }
 
-fn families(spec: &v1::Spec) -> Result<()> {
-    let mut families = spec.ip_families().peekable();
-    if families.peek().is_some() && !families.any(|family| family == v1::IpFamily::Ipv4) {
-        return Err(PluginError::invalid_spec(
-            "spec.ip_families",
-            "only IPv4 is served",
-        ));
-    }
-    if spec.ip_family_policy() == v1::IpFamilyPolicy::RequireDualStack {
-        return Err(PluginError::invalid_spec(
-            "spec.ip_family_policy",
-            "only IPv4 is served, not two families",
-        ));
-    }
-    Ok(())
-}
-
-fn affinity(spec: &v1::Spec) -> Result<()> {
-    match spec.session_affinity() {
-        v1::SessionAffinity::ClientIp => Err(PluginError::invalid_spec(
-            "spec.session_affinity",
-            "ClientIP is not served: use None",
-        )),
-        v1::SessionAffinity::Unspecified | v1::SessionAffinity::None => Ok(()),
-    }
-}
-
-fn request(spec: &v1::Spec) -> Result<Option<IpAddr>> {
-    let [text] = spec.requested_addresses.as_slice() else {
-        return match spec.requested_addresses.len() {
-            0 => Ok(None),
-            _ => Err(PluginError::invalid_spec(
-                "spec.requested_addresses[1]",
-                "one IPv4 address is served",
-            )),
+fn wish(spec: &v1::Spec) -> Result<Wish> {
+    let mut families = Vec::new();
+    for (number, family) in spec.ip_families().enumerate() {
+        let family = match family {
+            v1::IpFamily::Ipv4 => Family::V4,
+            v1::IpFamily::Ipv6 => Family::V6,
+            v1::IpFamily::Unspecified => {
+                return Err(PluginError::invalid_spec(
+                    format!("spec.ip_families[{number}]"),
+                    "is missing",
+                ));
+            }
         };
+        if !families.contains(&family) {
+            families.push(family);
+        }
+    }
+    if families.is_empty() {
+        families.push(Family::V4);
+    }
+    let need = match spec.ip_family_policy() {
+        v1::IpFamilyPolicy::PreferDualStack => Need::Any,
+        v1::IpFamilyPolicy::RequireDualStack if families.len() < Family::ALL.len() => {
+            return Err(PluginError::invalid_spec(
+                "spec.ip_families",
+                "has one family, and spec.ip_family_policy requires two",
+            ));
+        }
+        v1::IpFamilyPolicy::RequireDualStack
+        | v1::IpFamilyPolicy::SingleStack
+        | v1::IpFamilyPolicy::Unspecified => Need::Every,
     };
-    let address: Ipv4Addr = text.trim().parse().map_err(|_| {
-        PluginError::invalid_spec(
-            "spec.requested_addresses[0]",
-            format!("{text:?} is not an IPv4 address"),
-        )
-    })?;
-    Ok(Some(address.into()))
+    Ok(Wish {
+        requested: requested(spec, &families)?,
+        preferred: preferred(spec),
+        families,
+        need,
+    })
 }
 
-/// The address that users see now: kept if this plugin has lost its state and the address is free.
-fn preferred(spec: &v1::Spec) -> Option<IpAddr> {
-    let status = spec.current_status.as_ref()?;
-    status.ingress.iter().find_map(|ingress| match &ingress.address {
-        Some(v1::ingress::Address::Ip(ip)) => ip.parse::<Ipv4Addr>().ok().map(IpAddr::from),
+/// The addresses asked for, each of a family that is served.
+fn requested(spec: &v1::Spec, families: &[Family]) -> Result<Vec<IpAddr>> {
+    let mut requested: Vec<IpAddr> = Vec::new();
+    for (number, text) in spec.requested_addresses.iter().enumerate() {
+        let wrong =
+            |text: String| PluginError::invalid_spec(format!("spec.requested_addresses[{number}]"), text);
+        let address: IpAddr = text
+            .trim()
+            .parse()
+            .map_err(|_| wrong(format!("{text:?} is not an IP address")))?;
+        let family = Family::of(address);
+        if !families.contains(&family) {
+            return Err(wrong(format!("{address} is {family}, which the Service is not")));
+        }
+        if requested.iter().any(|other| Family::of(*other) == family) {
+            return Err(wrong(format!(
+                "{address} is a second {family} address: one is served"
+            )));
+        }
+        requested.push(address);
+    }
+    Ok(requested)
+}
+
+/// The addresses that users see now: kept if this plugin has lost its state and they are free.
+fn preferred(spec: &v1::Spec) -> Vec<IpAddr> {
+    let ingress = spec.current_status.iter().flat_map(|status| &status.ingress);
+    let addresses = ingress.filter_map(|ingress| match &ingress.address {
+        Some(v1::ingress::Address::Ip(ip)) => ip.parse().ok(),
         Some(v1::ingress::Address::Hostname(_)) | None => None,
-    })
+    });
+    addresses.collect()
+}
+
+fn affinity(spec: &v1::Spec) -> Result<Option<Duration>> {
+    match spec.session_affinity() {
+        v1::SessionAffinity::Unspecified | v1::SessionAffinity::None => Ok(None),
+        v1::SessionAffinity::ClientIp => {
+            let Some(timeout) = spec.session_affinity_timeout else {
+                return Ok(Some(AFFINITY));
+            };
+            let seconds = Duration::try_from(timeout).ok().map(|timeout| timeout.as_secs());
+            match seconds.filter(|seconds| *seconds > 0) {
+                Some(seconds) => Ok(Some(Duration::from_secs(seconds))),
+                None => Err(PluginError::invalid_spec(
+                    "spec.session_affinity_timeout",
+                    "is less than a second",
+                )),
+            }
+        }
+    }
+}
+
+fn proxy_protocol(spec: &v1::Spec) -> Result<ProxyProtocol> {
+    match spec.annotations.get(PROXY_PROTOCOL).map(|value| value.trim()) {
+        None | Some("") => Ok(ProxyProtocol::Off),
+        Some("v2") => Ok(ProxyProtocol::V2),
+        Some(other) => Err(PluginError::invalid_spec(
+            format!("spec.annotations[{PROXY_PROTOCOL}]"),
+            format!("{other:?} is not served: use \"v2\", or remove the annotation"),
+        )),
+    }
 }
 
 fn ports(spec: &v1::Spec) -> Result<Ports> {
@@ -175,40 +233,54 @@ fn health_check(spec: &v1::Spec) -> Result<Option<HealthCheck>> {
     }))
 }
 
-/// The targets among the nodes, and what keeps the others from being some.
-pub(super) fn targets(nodes: &v1::NodeSet, limit: usize) -> (Targets, Vec<v1::TargetProblem>) {
+/// The targets among the nodes for these families, and what keeps the others from being some.
+pub(super) fn targets(
+    nodes: &v1::NodeSet,
+    families: &[Family],
+    limit: usize,
+) -> (Targets, Vec<v1::TargetProblem>) {
     let (mut targets, mut problems) = (Targets::new(), Vec::new());
     for node in &nodes.nodes {
-        let problem = |reason: &str, message: String| v1::TargetProblem {
-            node_name: node.name.clone(),
-            node_uid: node.uid.clone(),
-            reason: reason.to_owned(),
-            message,
+        let mut problem = |reason: &str, message: String| {
+            problems.push(v1::TargetProblem {
+                node_name: node.name.clone(),
+                node_uid: node.uid.clone(),
+                reason: reason.to_owned(),
+                message,
+            });
         };
-        match internal_ip(node) {
-            None => problems.push(problem(
-                "NoAddress",
-                "the node has no InternalIP of IPv4".to_owned(),
-            )),
-            Some(_) if targets.len() >= limit => {
-                problems.push(problem(
-                    "LimitReached",
-                    format!("a load balancer has at most {limit} targets"),
-                ));
-            }
-            Some(address) => _ = targets.insert(node.name.clone(), address),
+        let addresses = internal_ips(node);
+        let missing = families.iter().find(|family| addresses.of(**family).is_none());
+        if let Some(family) = missing {
+            problem("NoAddress", format!("the node has no InternalIP of {family}"));
         }
+        if families.iter().all(|family| addresses.of(*family).is_none()) {
+            continue;
+        }
+        if targets.len() >= limit {
+            problem(
+                "LimitReached",
+                format!("a load balancer has at most {limit} targets"),
+            );
+            continue;
+        }
+        targets.insert(node.name.clone(), addresses);
     }
     (targets, problems)
 }
 
-fn internal_ip(node: &v1::Node) -> Option<IpAddr> {
+/// The first `InternalIP` of each family.
+fn internal_ips(node: &v1::Node) -> NodeAddresses {
     let internal = node
         .addresses
         .iter()
         .filter(|address| address.r#type() == v1::AddressType::InternalIp);
-    internal
-        .filter_map(|address| address.address.parse::<Ipv4Addr>().ok())
-        .map(IpAddr::from)
-        .next()
+    let mut first = NodeAddresses::default();
+    for address in internal.filter_map(|address| address.address.parse().ok()) {
+        match address {
+            IpAddr::V4(v4) => _ = first.v4.get_or_insert(v4),
+            IpAddr::V6(v6) => _ = first.v6.get_or_insert(v6),
+        }
+    }
+    first
 }

@@ -41,22 +41,28 @@ fn takes(#[case] ranges: &[&str], #[case] excluded: &[&str], #[case] request: Re
 #[rstest]
 #[case::outside(
     "10.0.0.1",
-    "requested address 10.0.0.1 is not in the address pool 127.0.10.0/30"
+    "requested address 10.0.0.1 is not in the address pool 127.0.10.0/30: ask for one inside, or add it to the plugin's --pool"
 )]
 #[case::network_address(
     "127.0.10.0",
-    "requested address 127.0.10.0 is not in the address pool 127.0.10.0/30"
+    "requested address 127.0.10.0 is not in the address pool 127.0.10.0/30: ask for one inside, or add it to the plugin's --pool"
 )]
 #[case::broadcast_address(
     "127.0.10.3",
-    "requested address 127.0.10.3 is not in the address pool 127.0.10.0/30"
+    "requested address 127.0.10.3 is not in the address pool 127.0.10.0/30: ask for one inside, or add it to the plugin's --pool"
 )]
 #[case::excluded(
     "127.0.10.2",
-    "requested address 127.0.10.2 is not in the address pool 127.0.10.0/30"
+    "requested address 127.0.10.2 is not in the address pool 127.0.10.0/30: ask for one inside, or add it to the plugin's --pool"
 )]
-#[case::taken("127.0.10.1", "requested address 127.0.10.1 is taken by Service shop/a")]
-#[case::other_family("::1", "requested address ::1 is not in the address pool 127.0.10.0/30")]
+#[case::taken(
+    "127.0.10.1",
+    "requested address 127.0.10.1 is taken by Service shop/a: ask for another one, or delete that Service"
+)]
+#[case::other_family(
+    "::1",
+    "requested address ::1 is not in the address pool 127.0.10.0/30: ask for one inside, or add it to the plugin's --pool"
+)]
 fn refuses_a_request(#[case] address: &str, #[case] message: &str) {
     let mut pool = pool(&["127.0.10.0/30"], &["127.0.10.2"]);
     pool.take(&service("a"), Request::Exactly(ip("127.0.10.1")))
@@ -83,6 +89,66 @@ fn exhaustion_names_the_pool_and_ends_with_a_release() {
     );
     pool.release(first);
     assert_eq!(pool.take(&service("c"), Request::Any(Family::V4)), Ok(first));
+}
+
+fn wish(families: &[Family], need: Need, requested: &[&str], preferred: &[&str]) -> Wish {
+    Wish {
+        families: families.to_vec(),
+        need,
+        requested: requested.iter().map(|text| ip(text)).collect(),
+        preferred: preferred.iter().map(|text| ip(text)).collect(),
+    }
+}
+
+const V4: &[Family] = &[Family::V4];
+const V6: &[Family] = &[Family::V6];
+const BOTH: &[Family] = &[Family::V4, Family::V6];
+const TURNED: &[Family] = &[Family::V6, Family::V4];
+
+/// From a pool of 127.0.10.1, 127.0.10.2 (taken), 127.0.10.3 and `::1`.
+#[rstest]
+#[case::one_family(wish(V4, Need::Every, &[], &[]), &[], Ok("127.0.10.1"))]
+#[case::two_families_in_their_order(wish(TURNED, Need::Every, &[], &[]), &[], Ok("::1 127.0.10.1"))]
+#[case::what_is_held_is_kept(wish(BOTH, Need::Every, &[], &["127.0.10.1"]), &["127.0.10.3"], Ok("127.0.10.3 ::1"))]
+#[case::held_from_outside_the_pool(wish(V4, Need::Every, &[], &[]), &["10.9.9.9"], Ok("10.9.9.9"))]
+#[case::a_family_less(wish(V6, Need::Every, &[], &[]), &["127.0.10.3", "::1"], Ok("::1"))]
+#[case::what_was_told_before(wish(BOTH, Need::Every, &[], &["127.0.10.3"]), &[], Ok("127.0.10.3 ::1"))]
+#[case::requested(wish(BOTH, Need::Every, &["127.0.10.3"], &["127.0.10.1"]), &["127.0.10.1"], Ok("127.0.10.3 ::1"))]
+#[case::requested_and_taken(wish(BOTH, Need::Any, &["127.0.10.2"], &[]), &[], Err("requested address 127.0.10.2 is taken by Service shop/other: ask for another one, or delete that Service"))]
+fn assigns(#[case] wish: Wish, #[case] held: &[&str], #[case] want: Result<&str, &str>) {
+    let mut pool = pool(
+        &["127.0.10.0/29", "::1"],
+        &["127.0.10.4", "127.0.10.5", "127.0.10.6"],
+    );
+    pool.take(&service("other"), Request::Exactly(ip("127.0.10.2")))
+        .unwrap();
+    let held: Vec<IpAddr> = held.iter().map(|text| ip(text)).collect();
+    for address in &held {
+        pool.restore(&service("a"), *address).unwrap();
+    }
+    let before = pool.taken.clone();
+    let assigned = pool.assign(&service("a"), &wish, &held);
+    let told = assigned.as_ref().map(|all| {
+        let all: Vec<String> = all.iter().map(ToString::to_string).collect();
+        all.join(" ")
+    });
+    assert_eq!(
+        told.map_err(ToString::to_string),
+        want.map(str::to_owned).map_err(str::to_owned)
+    );
+    if assigned.is_err() {
+        assert_eq!(pool.taken, before, "nothing is taken");
+    }
+}
+
+#[rstest]
+#[case::any_is_enough(Need::Any, Some("127.0.10.1"))]
+#[case::every_one_is_needed(Need::Every, None)]
+fn a_family_that_has_no_address(#[case] need: Need, #[case] want: Option<&str>) {
+    let mut pool = pool(&["127.0.10.0/30"], &[]);
+    let assigned = pool.assign(&service("a"), &wish(TURNED, need, &[], &[]), &[]);
+    assert_eq!(assigned.ok(), want.map(|text| vec![ip(text)]));
+    assert_eq!(pool.taken.len(), usize::from(want.is_some()));
 }
 
 #[test]

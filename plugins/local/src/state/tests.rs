@@ -1,3 +1,5 @@
+use std::num::NonZeroU16;
+
 use rstest::rstest;
 
 use super::*;
@@ -10,10 +12,7 @@ fn store(dir: &Path) -> Store {
 }
 
 fn balancer(mark: &str, address: &str) -> Balancer {
-    let listen = Listen {
-        protocol: Protocol::Udp,
-        port: NonZeroU16::new(53).unwrap(),
-    };
+    let targets = Targets::from([("a".to_owned(), "10.0.0.1".parse::<IpAddr>().unwrap().into())]);
     Balancer {
         mark: mark.to_owned(),
         cluster: "c".to_owned(),
@@ -23,14 +22,16 @@ fn balancer(mark: &str, address: &str) -> Balancer {
             uid: mark.to_owned(),
         },
         spec_digest: "1".to_owned(),
-        address: address.parse().unwrap(),
-        ports: [(listen, NonZeroU16::new(30053).unwrap())].into(),
-        targets: [("a".to_owned(), "10.0.0.1".parse().unwrap())].into(),
+        addresses: address.split(',').map(|text| text.parse().unwrap()).collect(),
+        ports: [("udp/53".parse().unwrap(), NonZeroU16::new(30053).unwrap())].into(),
+        targets: targets.into(),
         sources: ["10.0.0.0/8".parse().unwrap()].into(),
         health_check: Some(HealthCheck {
             node_port: NonZeroU16::new(30999).unwrap(),
             path: "/healthz".to_owned(),
         }),
+        affinity: Some(Duration::from_secs(7)),
+        proxy_protocol: ProxyProtocol::V2,
     }
 }
 
@@ -39,7 +40,12 @@ fn what_was_written_is_read_again() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
     assert_eq!(store.load().unwrap(), []);
-    let all = [balancer("bh-a", "127.0.10.1"), balancer("bh-b", "fd00::1")];
+    let mut all = [
+        balancer("bh-a", "127.0.10.1,::1"),
+        balancer("bh-b", "fd00::1"),
+        balancer("bh-c", "127.0.10.2"),
+    ];
+    all[2].targets = Arc::default();
     store.write(&encode(&all).unwrap()).unwrap();
     assert_eq!(store.load().unwrap(), all);
     let names: BTreeSet<String> = fs::read_dir(dir.path())
@@ -64,9 +70,12 @@ fn a_write_that_never_was_renamed_does_not_count() {
 }
 
 #[rstest]
-#[case::half_a_file("{\"version\": 1, \"balancers\": [", "EOF")]
+#[case::half_a_file("{\"version\": 2, \"balancers\": [", "EOF")]
 #[case::empty("", "EOF")]
-#[case::unknown_field("{\"version\": 1, \"balancers\": [], \"more\": 1}", "unknown field `more`")]
+#[case::unknown_field(
+    "{\"version\": 2, \"nodeSets\": [], \"balancers\": [], \"more\": 1}",
+    "unknown field `more`"
+)]
 fn a_corrupt_file_stays_and_is_copied_once(#[case] content: &str, #[case] problem: &str) {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
@@ -107,10 +116,40 @@ fn what_can_be_one_balancers_only_is_there_once(#[case] all: &[(&str, &str)], #[
 }
 
 #[test]
-fn a_newer_document_is_left_alone() {
+fn hundreds_of_balancers_with_the_same_nodes_cost_one_list_of_nodes() {
+    let nodes: Targets = (0..250_u8)
+        .map(|last| (format!("node-{last}"), IpAddr::from([10, 0, 0, last]).into()))
+        .collect();
+    let all = |count: u8| {
+        let one = |last| Balancer {
+            targets: Arc::new(nodes.clone()),
+            ..balancer(&format!("bh-{last}"), &format!("127.0.10.{last}"))
+        };
+        encode(&(0..count).map(one).collect::<Vec<_>>()).unwrap()
+    };
+    let (one, many) = (all(1).len(), all(200).len());
+    assert!(many - one < 200 * 400, "{one} bytes for one, {many} for 200");
+    assert!(decode(&all(200)).is_ok());
+}
+
+#[test]
+fn a_node_set_that_is_not_there_is_corruption() {
+    let content = encode(&[balancer("bh-a", "127.0.10.1")]).unwrap();
+    let text = String::from_utf8(content)
+        .unwrap()
+        .replace("\"nodes\":0", "\"nodes\":1");
+    let error = decode(text.as_bytes()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "load balancer \"bh-a\" has node set 1, and there is none"
+    );
+}
+
+#[test]
+fn a_document_of_another_version_is_left_alone() {
     let dir = tempfile::tempdir().unwrap();
     let store = store(dir.path());
-    fs::write(dir.path().join(FILE), "{\"version\": 2, \"things\": []}").unwrap();
-    assert!(matches!(store.load(), Err(LoadError::Version { found: 2, .. })));
+    fs::write(dir.path().join(FILE), "{\"version\": 3, \"things\": []}").unwrap();
+    assert!(matches!(store.load(), Err(LoadError::Version { found: 3, .. })));
     assert!(!dir.path().join("balancers.json.corrupt-1").exists());
 }

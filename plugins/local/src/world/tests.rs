@@ -9,14 +9,18 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::*;
-use crate::balancer::{HealthCheck, Protocol, ServiceKey};
+use crate::balancer::{HealthCheck, Protocol, ProxyProtocol};
+use crate::forward::Limits;
+use crate::pool::{Need, Wish};
 
 const SOON: Duration = Duration::from_secs(10);
 
 /// A machine: a state directory, a pool of its own, and targets that say their names.
 struct Machine {
     dir: tempfile::TempDir,
+    /// Ranges, separated by spaces.
     pool: &'static str,
+    excluded: Option<&'static str>,
     targets: JoinSet<()>,
 }
 
@@ -26,16 +30,18 @@ impl Machine {
         Self {
             dir: tempfile::tempdir().unwrap(),
             pool,
+            excluded: None,
             targets: JoinSet::new(),
         }
     }
 
     fn settings(&self) -> Settings {
-        let pool = Pool::new([self.pool.parse().unwrap()], []).unwrap();
+        let ranges = self.pool.split(' ').map(|range| range.parse().unwrap());
+        let pool = Pool::new(ranges, self.excluded.map(|address| address.parse().unwrap())).unwrap();
         Settings {
             state_dir: self.dir.path().to_owned(),
+            machine: crate::forward::Machine::new(Limits::default(), 10_000, pool.ranges()),
             pool,
-            limits: Limits::default(),
         }
     }
 
@@ -88,15 +94,30 @@ fn wanted(name: &str, ports: &[(Listen, NonZeroU16)], targets: &[(&str, &str)]) 
             uid: format!("uid-{name}"),
         },
         spec_digest: "1".to_owned(),
-        request: None,
-        preferred: None,
+        wish: wish(&[Family::V4], Need::Every, None, None),
         ports: ports.iter().copied().collect(),
         targets: targets
             .iter()
-            .map(|(node, address)| ((*node).to_owned(), address.parse().unwrap()))
+            .map(|(node, address)| ((*node).to_owned(), address_of(address)))
             .collect(),
         sources: BTreeSet::new(),
         health_check: None,
+        affinity: None,
+        proxy_protocol: ProxyProtocol::Off,
+    }
+}
+
+fn address_of(text: &str) -> crate::balancer::NodeAddresses {
+    text.parse::<IpAddr>().unwrap().into()
+}
+
+fn wish(families: &[Family], need: Need, requested: Option<&str>, preferred: Option<&str>) -> Wish {
+    let all = |text: Option<&str>| text.iter().map(|text| text.parse().unwrap()).collect();
+    Wish {
+        families: families.to_vec(),
+        need,
+        requested: all(requested),
+        preferred: all(preferred),
     }
 }
 
@@ -111,7 +132,7 @@ async fn answer(at: SocketAddr) -> Option<u8> {
 }
 
 fn at(seen: &Seen, port: u16) -> SocketAddr {
-    SocketAddr::new(seen.balancer.address, port)
+    SocketAddr::new(seen.balancer.addresses[0], port)
 }
 
 #[tokio::test]
@@ -140,7 +161,7 @@ async fn a_balancer_forwards_and_is_back_at_the_same_address_after_a_restart() {
     assert_eq!(answer(at(&seen, 8080)).await, Some(7), "before anybody asks");
     assert_eq!(again.get("bh-a").await.unwrap().balancer, seen.balancer);
     let next = again.ensure(wanted("b", &[], &[])).await.unwrap();
-    assert_ne!(next.balancer.address, seen.balancer.address);
+    assert_ne!(next.balancer.addresses, seen.balancer.addresses);
 }
 
 #[tokio::test]
@@ -158,7 +179,7 @@ async fn an_identical_ensure_writes_nothing() {
         .unwrap();
     assert_eq!((machine.inode(), &second), (inode, &first));
 
-    let targets = BTreeMap::from([("n1".to_owned(), "10.0.0.1".parse().unwrap())]);
+    let targets = BTreeMap::from([("n1".to_owned(), address_of("10.0.0.1"))]);
     world
         .update_targets(BTreeMap::from([("bh-a".to_owned(), targets)]))
         .await
@@ -218,7 +239,7 @@ async fn traffic_follows_the_targets() {
         .await
         .unwrap();
     assert_eq!(answer(at(&seen, 8080)).await, Some(1));
-    let targets = BTreeMap::from([("n2".to_owned(), "127.0.20.2".parse().unwrap())]);
+    let targets = BTreeMap::from([("n2".to_owned(), address_of("127.0.20.2"))]);
     let updates = BTreeMap::from([
         ("bh-a".to_owned(), targets),
         ("bh-none".to_owned(), Targets::new()),
@@ -287,10 +308,8 @@ async fn a_failed_ensure_of_a_new_balancer_leaves_nothing_behind() {
     let world = machine.open().await;
     let ports = [(tcp(8080), node_port()), (tcp(8081), node_port())];
     let error = world.ensure(wanted("a", &ports, &[])).await.unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "TCP 127.0.20.48:8081 is in use by another process of this machine"
-    );
+    let start = "TCP 127.0.20.48:8081 is in use by another process of this machine: stop that one";
+    assert!(error.to_string().starts_with(start), "{error}");
     assert_eq!(world.get("bh-a").await, None);
     let free = async {
         while TcpListener::bind("127.0.20.48:8080").await.is_err() {
@@ -303,7 +322,7 @@ async fn a_failed_ensure_of_a_new_balancer_leaves_nothing_behind() {
         .await
         .unwrap();
     assert_eq!(
-        seen.balancer.address.to_string(),
+        seen.balancer.addresses[0].to_string(),
         "127.0.20.48",
         "the only address is free again"
     );
@@ -376,30 +395,29 @@ async fn addresses_requested_moved_and_preferred() {
     let machine = Machine::new("127.0.20.72/29");
     let world = machine.open().await;
     let with = |name: &str, request: Option<&str>, preferred: Option<&str>| Wanted {
-        request: request.map(|text| text.parse().unwrap()),
-        preferred: preferred.map(|text| text.parse().unwrap()),
+        wish: wish(&[Family::V4], Need::Every, request, preferred),
         ..wanted(name, &[(tcp(8080), node_port())], &[])
     };
     let seen = world.ensure(with("a", Some("127.0.20.75"), None)).await.unwrap();
-    assert_eq!(seen.balancer.address.to_string(), "127.0.20.75");
+    assert_eq!(seen.balancer.addresses[0].to_string(), "127.0.20.75");
     let taken = world
         .ensure(with("b", Some("127.0.20.75"), None))
         .await
         .unwrap_err();
     assert_eq!(
         taken.to_string(),
-        "requested address 127.0.20.75 is taken by Service shop/a"
+        "requested address 127.0.20.75 is taken by Service shop/a: ask for another one, or delete that Service"
     );
     let preferred = world.ensure(with("b", None, Some("127.0.20.76"))).await.unwrap();
-    assert_eq!(preferred.balancer.address.to_string(), "127.0.20.76");
+    assert_eq!(preferred.balancer.addresses[0].to_string(), "127.0.20.76");
 
     world.ensure(with("a", None, None)).await.unwrap();
     assert_eq!(
-        world.get("bh-a").await.unwrap().balancer.address.to_string(),
+        world.get("bh-a").await.unwrap().balancer.addresses[0].to_string(),
         "127.0.20.75"
     );
     let moved = world.ensure(with("a", Some("127.0.20.77"), None)).await.unwrap();
-    assert_eq!(moved.balancer.address.to_string(), "127.0.20.77");
+    assert_eq!(moved.balancer.addresses[0].to_string(), "127.0.20.77");
     assert_eq!(answer("127.0.20.75:8080".parse().unwrap()).await, None);
     world.ensure(with("c", Some("127.0.20.75"), None)).await.unwrap();
 }
@@ -432,7 +450,10 @@ async fn a_port_that_cannot_be_had_at_a_restart_comes_back_when_it_is_free() {
     let world = machine.open().await;
     assert_eq!(answer(at(&seen, 8080)).await, Some(7), "the other port is served");
     let unbound = world.get("bh-a").await.unwrap().unbound;
-    assert!(matches!(unbound.get(&tcp(8081)), Some(BindError::InUse { .. })));
+    assert!(matches!(
+        unbound.get(&(seen.balancer.addresses[0], tcp(8081))),
+        Some(BindError::InUse { .. })
+    ));
     drop(taken);
     let back = async {
         while !world.get("bh-a").await.unwrap().unbound.is_empty() {
@@ -535,4 +556,222 @@ async fn clusters_see_their_own_balancers() {
     };
     assert_eq!(marks(world.list("c").await), ["bh-a"]);
     assert_eq!(marks(world.list("other").await), ["bh-b"]);
+}
+
+#[tokio::test]
+async fn two_families_are_two_addresses_each_to_nodes_of_its_own_kind() {
+    let mut machine = Machine::new("127.0.20.128/29 ::1");
+    let port = machine.target("127.0.20.1", 4).await;
+    let six = TcpListener::bind(("::1", port.get())).await.unwrap();
+    machine.targets.spawn(async move {
+        loop {
+            six.accept().await.unwrap().0.write_all(&[6]).await.ok();
+        }
+    });
+    let world = machine.open().await;
+    let listen = tcp(free_port().await);
+    let with = |families: &[Family]| Wanted {
+        wish: wish(families, Need::Every, None, None),
+        ..wanted("a", &[(listen, port)], &[("n4", "127.0.20.1"), ("n6", "::1")])
+    };
+    let seen = world.ensure(with(&[Family::V6, Family::V4])).await.unwrap();
+    let addresses: Vec<String> = seen.balancer.addresses.iter().map(ToString::to_string).collect();
+    assert_eq!(addresses, ["::1", "127.0.20.129"]);
+    let on = |address: usize| SocketAddr::new(seen.balancer.addresses[address], listen.port.get());
+    assert_eq!(answer(on(0)).await, Some(6));
+    assert_eq!(answer(on(1)).await, Some(4));
+
+    world.close().await;
+    let world = machine.open().await;
+    assert_eq!(answer(on(0)).await, Some(6));
+    let lost = world
+        .ensure(Wanted {
+            wish: wish(&[Family::V6], Need::Every, None, None),
+            ..wanted("b", &[], &[])
+        })
+        .await;
+    assert!(matches!(
+        lost,
+        Err(EnsureError::Pool(PoolError::Exhausted { .. }))
+    ));
+
+    let seen = world.ensure(with(&[Family::V4])).await.unwrap();
+    assert_eq!(seen.balancer.addresses.len(), 1);
+    assert_eq!(answer(at(&seen, listen.port.get())).await, Some(4));
+    assert_eq!(answer(on(0)).await, None, "the other family has ended");
+}
+
+/// A port that is free on every address.
+async fn free_port() -> u16 {
+    let any = TcpListener::bind("[::]:0").await.unwrap();
+    any.local_addr().unwrap().port()
+}
+
+#[tokio::test]
+async fn an_ipv6_address_that_is_nobodys_names_the_command_that_makes_it_local() {
+    let machine = Machine::new("fd00:dead:beef::/64");
+    let world = machine.open().await;
+    let error = world
+        .ensure(Wanted {
+            wish: wish(&[Family::V6], Need::Every, None, None),
+            ..wanted("a", &[(tcp(8080), node_port())], &[])
+        })
+        .await
+        .unwrap_err();
+    let command = "`ip -6 route add local fd00:dead:beef::/64 dev lo`";
+    assert!(error.to_string().contains(command), "{error}");
+    assert_eq!(world.measures().await.addresses[1].2, 0, "no address is taken");
+}
+
+#[tokio::test]
+async fn tcp_and_udp_share_a_port_number() {
+    let mut machine = Machine::new("127.0.20.136/29");
+    let port = machine.target("127.0.20.1", 7).await;
+    let datagrams = tokio::net::UdpSocket::bind(("127.0.20.1", port.get()))
+        .await
+        .unwrap();
+    machine.targets.spawn(async move {
+        let mut buffer = [0; 8];
+        loop {
+            let (_, from) = datagrams.recv_from(&mut buffer).await.unwrap();
+            datagrams.send_to(&[8], from).await.unwrap();
+        }
+    });
+    let udp = Listen {
+        protocol: Protocol::Udp,
+        ..tcp(8080)
+    };
+    let world = machine.open().await;
+    let both = wanted("a", &[(tcp(8080), port), (udp, port)], &[("n1", "127.0.20.1")]);
+    let seen = world.ensure(both).await.unwrap();
+    assert_eq!(answer(at(&seen, 8080)).await, Some(7));
+    let client = tokio::net::UdpSocket::bind("127.0.20.1:0").await.unwrap();
+    client.send_to(b"x", at(&seen, 8080)).await.unwrap();
+    let mut buffer = [0; 8];
+    let received = timeout(SOON, client.recv(&mut buffer)).await.expect("an answer");
+    assert_eq!((received.unwrap(), buffer[0]), (1, 8));
+
+    let only_udp = wanted("a", &[(udp, port)], &[("n1", "127.0.20.1")]);
+    let seen = world.ensure(only_udp).await.unwrap();
+    assert_eq!(answer(at(&seen, 8080)).await, None);
+    client.send_to(b"x", at(&seen, 8080)).await.unwrap();
+    timeout(SOON, client.recv(&mut buffer))
+        .await
+        .expect("UDP goes on")
+        .unwrap();
+}
+
+#[tokio::test]
+async fn ip_dup_restart_a_service_that_waits_does_not_get_an_address_in_use() {
+    let machine = Machine::new("127.0.20.144/32");
+    let world = machine.open().await;
+    let first = wanted("s1", &[(tcp(8080), node_port())], &[]);
+    let second = wanted("s2", &[(tcp(8080), node_port())], &[]);
+    let seen = world.ensure(first.clone()).await.unwrap();
+    world.ensure(second.clone()).await.unwrap_err();
+    world.close().await;
+
+    let world = machine.open().await;
+    let full = world.ensure(second).await.unwrap_err();
+    assert!(
+        matches!(full, EnsureError::Pool(PoolError::Exhausted { .. })),
+        "{full}"
+    );
+    assert_eq!(world.ensure(first).await.unwrap(), seen);
+}
+
+#[tokio::test]
+async fn ip_dup_conc_five_services_at_once_have_five_addresses_and_none_is_reserved() {
+    const RESERVED: &str = "127.0.20.153";
+    let mut machine = Machine::new("127.0.20.152/29");
+    machine.excluded = Some(RESERVED);
+    let world = Arc::new(machine.open().await);
+    let mut workers = JoinSet::new();
+    for name in ["s1", "s2", "s3", "s4", "s5"] {
+        let world = Arc::clone(&world);
+        workers.spawn(async move {
+            let wanted = wanted(name, &[(tcp(8080), node_port())], &[]);
+            world.ensure(wanted).await.unwrap().balancer.addresses[0]
+        });
+    }
+    let mut given = BTreeSet::new();
+    while let Some(address) = workers.join_next().await {
+        given.insert(address.unwrap());
+    }
+    assert_eq!(given.len(), 5);
+    assert!(!given.contains(&RESERVED.parse().unwrap()));
+}
+
+#[tokio::test]
+async fn after_a_restart_clients_wait_for_the_first_health_check_and_are_not_reset() {
+    let mut machine = Machine::new("127.0.20.160/29");
+    let port = machine.target("127.0.20.1", 1).await;
+    let health = TcpListener::bind("127.0.20.1:0").await.unwrap();
+    let check = HealthCheck {
+        node_port: NonZeroU16::new(health.local_addr().unwrap().port()).unwrap(),
+        path: "/healthz".to_owned(),
+    };
+    machine.targets.spawn(async move {
+        loop {
+            let (mut stream, _) = health.accept().await.unwrap();
+            sleep(Duration::from_millis(100)).await;
+            stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.ok();
+        }
+    });
+    let wanted = Wanted {
+        health_check: Some(check),
+        ..wanted("a", &[(tcp(8080), port)], &[("n1", "127.0.20.1")])
+    };
+    let world = machine.open().await;
+    let seen = world.ensure(wanted).await.unwrap();
+    assert_eq!(answer(at(&seen, 8080)).await, Some(1));
+    world.close().await;
+    let _world = machine.open().await;
+    assert_eq!(answer(at(&seen, 8080)).await, Some(1));
+}
+
+#[tokio::test]
+async fn two_hundred_services_with_twenty_ports_leave_no_listener_and_no_address() {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let raised = rustix::process::Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+    let machine = Machine::new("127.0.21.0/24");
+    let world = machine.open().await;
+    let nodes: Targets = (0..300_u16)
+        .map(|number| {
+            let [high, low] = number.to_be_bytes();
+            (format!("node-{number}"), IpAddr::from([10, 99, high, low]).into())
+        })
+        .collect();
+    let ports: Vec<(Listen, NonZeroU16)> = (8000..8020).map(|port| (tcp(port), node_port())).collect();
+    for number in 0..200 {
+        let wanted = Wanted {
+            targets: nodes.clone(),
+            ..wanted(&number.to_string(), &ports, &[])
+        };
+        world.ensure(wanted).await.unwrap();
+    }
+    let size = std::fs::metadata(machine.state_file()).unwrap().len();
+    assert!(size < 250_000, "the state has {size} bytes");
+    assert_eq!(listeners(), 4_000);
+    let fewer: Targets = nodes.into_iter().skip(1).collect();
+    let all = (0..200).map(|number| (format!("bh-{number}"), fewer.clone()));
+    world.update_targets(all.collect()).await.unwrap();
+    for number in 0..200 {
+        assert!(world.delete(&format!("bh-{number}")).await.unwrap());
+    }
+    assert_eq!(listeners(), 0);
+    assert_eq!(world.measures().await.addresses[0].2, 0);
+}
+
+/// How many sockets listen on 127.0.21.0/24: state 0A in a table that has addresses in reverse.
+fn listeners() -> usize {
+    let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let listening = table
+        .lines()
+        .filter(|line| line.contains("15007F:") && line.contains(" 0A "));
+    listening.count()
 }

@@ -83,12 +83,17 @@ impl Machine {
 
     /// A process with a socket of its own; all processes of a machine share its state.
     pub(crate) fn start_at(&self, name: &str) -> Process {
+        self.start_with(name, &[])
+    }
+
+    pub(crate) fn start_with(&self, name: &str, more: &[&str]) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bulkhead-local"));
         command
             .arg(format!("--endpoint=unix://{}", self.socket(name).display()))
             .arg(format!("--state-dir={}", self.dir.path().join("state").display()))
             .arg(format!("--inventory={}", self.inventory().display()))
             .arg(format!("--pool={}", self.pool))
+            .args(more)
             .env_remove("BULKHEAD_SPAWNED")
             .stdin(Stdio::null())
             .kill_on_drop(true);
@@ -348,4 +353,14 @@ pub(crate) async fn target(address: &str) -> (u16, JoinSet<()>) {
 pub(crate) async fn answers(address: &str, port: u16) -> bool {
     let ask = async { TcpStream::connect((address, port)).await?.read_u8().await };
     matches!(timeout(PATIENCE, ask).await, Ok(Ok(b'!')))
+}
+
+/// What an HTTP server answers, headers and all.
+pub(crate) async fn get(at: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(at).await.unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {at}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
 }

@@ -322,6 +322,71 @@ async fn instances_are_listed_in_pages_of_one_snapshot() {
     assert_eq!(bad.code(), tonic::Code::InvalidArgument);
 }
 
+#[tokio::test]
+async fn killed_while_it_writes_it_comes_back_with_all_that_was_answered() {
+    let machine = Machine::new("127.0.10.160/27");
+    for round in 0..5_u16 {
+        let plugin = machine.start();
+        let host = machine.led().await;
+        let mut made = 0_u16;
+        let write = async {
+            loop {
+                let port = 9000 + round * 100 + made;
+                ensured(&host, ensure("u1", port, 30080, &[])).await.unwrap();
+                made += 1;
+            }
+        };
+        // The kill comes at another point of a write in every round.
+        let soon = std::time::Duration::from_millis(40 + u64::from(round) * 7);
+        tokio::time::timeout(soon, write).await.unwrap_err();
+        plugin.kill().await;
+
+        let plugin = machine.start();
+        let mut host = machine.led().await;
+        let listed = host
+            .list_owned_resources(fixture::list())
+            .await
+            .unwrap()
+            .into_inner()
+            .resources;
+        let answered = format!("listener/tcp/{}", 9000 + round * 100 + made.saturating_sub(1));
+        let next = format!("listener/tcp/{}", 9000 + round * 100 + made);
+        let known = |role: &String| listed.iter().any(|resource| resource.role == *role);
+        assert!(
+            made == 0 || known(&answered) || known(&next),
+            "{answered}: {listed:?}"
+        );
+        plugin.kill().await;
+    }
+}
+
+#[tokio::test]
+async fn metrics_are_served_where_they_are_asked_for() {
+    let machine = Machine::new("127.0.10.152/29");
+    let (port, _target) = target("127.0.20.133").await;
+    let _plugin = machine.start_with("first", &["--metrics-address=127.0.20.134:19309"]);
+    let host = machine.led().await;
+    let made = ensured(&host, ensure("u1", 8080, port, &[node("n1", "127.0.20.133")]))
+        .await
+        .unwrap();
+    assert!(answers(&first_address(&made), 8080).await);
+    let told = async || fixture::get("127.0.20.134:19309", "/metrics").await;
+    eventually("the connection is counted and its target up", async || {
+        let text = told().await;
+        ["connections_total", "backends_up"].iter().all(|name| {
+            let line = format!("bulkhead_local_{name}{{namespace=\"shop\",service=\"web\"}} 1");
+            text.lines().any(|told| told == line)
+        })
+    })
+    .await;
+    assert!(told().await.contains("bulkhead_local_inventory_broken 0"));
+    std::fs::write(machine.inventory(), "instances: [{id: i-1}]").unwrap();
+    eventually("the broken inventory is told", async || {
+        told().await.contains("bulkhead_local_inventory_broken 1")
+    })
+    .await;
+}
+
 #[rstest]
 #[case::unknown_flag(&["--pol=x"], "bulkhead-local: unexpected argument '--pol' found\n")]
 #[case::no_endpoint(&[], "bulkhead-local: no endpoint: give --endpoint unix:///path/plugin.sock or set BULKHEAD_ENDPOINT\n")]

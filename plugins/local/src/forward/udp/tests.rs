@@ -2,16 +2,27 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::time::timeout;
 
-use super::super::{Limits, Listener, Others};
+use super::super::fixture::{balancer, node_port, shared};
+use super::super::{Limits, Listener, Losses, Others, Shared, bind};
 use super::*;
-use crate::balancer::Protocol;
+use crate::balancer::{Balancer, Protocol};
+use crate::cidr::Family;
 use crate::health::{Board, Probe};
 
 const SOON: Duration = Duration::from_secs(10);
 
-/// Answers every datagram with its own name followed by what it got.
 async fn target(name: u8) -> (SocketAddr, JoinSet<()>) {
-    let socket = UdpSocket::bind("127.0.20.1:0").await.unwrap();
+    target_at("127.0.20.1", 0, name).await
+}
+
+/// A second target, on the port of the first.
+async fn second(first: SocketAddr, name: u8) -> (SocketAddr, JoinSet<()>) {
+    target_at("127.0.20.2", first.port(), name).await
+}
+
+/// Answers every datagram with its own name followed by what it got.
+async fn target_at(address: &str, port: u16, name: u8) -> (SocketAddr, JoinSet<()>) {
+    let socket = UdpSocket::bind((address, port)).await.unwrap();
     let at = socket.local_addr().unwrap();
     let mut tasks = JoinSet::new();
     tasks.spawn(async move {
@@ -26,14 +37,22 @@ async fn target(name: u8) -> (SocketAddr, JoinSet<()>) {
 }
 
 fn forwarding(targets: &[SocketAddr], limits: Limits) -> (Listener, Arc<Shared>) {
-    let shared = Arc::new(Shared::new(limits, BTreeSet::new()));
-    let rotation = Arc::new(Rotation::default());
-    rotation.replace(targets.iter().map(|at| (*at, None)).collect(), Others::AtWorst);
+    let shared = shared(limits);
+    retarget(&shared, targets);
     let at = "127.0.10.203:0".parse().unwrap();
-    (
-        Listener::open(Protocol::Udp, at, rotation, Arc::clone(&shared)).unwrap(),
-        shared,
-    )
+    let listener = Listener::open(Protocol::Udp, at, node_port(targets), Arc::clone(&shared)).unwrap();
+    (listener, shared)
+}
+
+fn retarget(shared: &Shared, targets: &[SocketAddr]) {
+    let targets = targets.iter().map(|at| (at.ip(), None));
+    shared
+        .rotation(Family::V4)
+        .replace(targets.collect(), Others::AtWorst);
+}
+
+fn losses(shared: &Shared) -> Losses {
+    shared.counters().losses()
 }
 
 async fn client(of: &Listener) -> UdpSocket {
@@ -56,7 +75,7 @@ async fn ask(client: &UdpSocket, datagram: &[u8]) -> (u8, Vec<u8>) {
 #[tokio::test]
 async fn a_client_stays_with_its_target_and_clients_go_round() {
     let (one, _one) = target(1).await;
-    let (two, _two) = target(2).await;
+    let (two, _two) = second(one, 2).await;
     let (listener, _) = forwarding(&[one, two], Limits::default());
     let (a, b) = (client(&listener).await, client(&listener).await);
     let first = ask(&a, b"x").await.0;
@@ -97,16 +116,12 @@ async fn a_full_table_forgets_the_flow_that_idled_longest() {
         ask(&a, b"a").await;
     }
     ask(&c, b"c").await;
-    assert_eq!(shared.counters().read().evicted_flows, 1);
+    assert_eq!(losses(&shared).evicted_flows, 1);
     ask(&a, b"a").await;
-    assert_eq!(
-        shared.counters().read().evicted_flows,
-        1,
-        "the busy flow was kept"
-    );
+    assert_eq!(losses(&shared).evicted_flows, 1, "the busy flow was kept");
     ask(&b, b"b").await;
     assert_eq!(
-        shared.counters().read().evicted_flows,
+        losses(&shared).evicted_flows,
         2,
         "the idle one had gone, and came back"
     );
@@ -115,35 +130,34 @@ async fn a_full_table_forgets_the_flow_that_idled_longest() {
 #[tokio::test]
 async fn a_flow_moves_when_its_target_is_down_and_another_is_up() {
     let (one, _one) = target(1).await;
-    let (two, _two) = target(2).await;
-    let (listener, _) = forwarding(&[], Limits::default());
+    let (two, _two) = second(one, 2).await;
+    let (listener, shared) = forwarding(&[one], Limits::default());
     let board = Board::default();
-    board.watch(&BTreeSet::from([one]), &Probe::Connect);
-    let pulse = board.pulse(one).unwrap();
-    listener
-        .rotation()
-        .replace(BTreeMap::from([(one, Some(pulse.clone()))]), Others::AtWorst);
+    let probe = Probe::Connect { port: one.port() };
+    board.watch(&BTreeSet::from([one.ip()]), Some(&probe));
+    let pulse = board.pulse(one.ip()).unwrap();
+    let rotation = shared.rotation(Family::V4);
+    rotation.replace(BTreeMap::from([(one.ip(), Some(pulse.clone()))]), Others::AtWorst);
     let a = client(&listener).await;
     assert_eq!(ask(&a, b"x").await.0, 1);
-    (0..3).for_each(|_| pulse.hint_failure());
+    pulse.hint_failure(one.port());
     assert_eq!(ask(&a, b"x").await.0, 1, "nowhere better to go");
-    listener
-        .rotation()
-        .replace(BTreeMap::from([(one, Some(pulse)), (two, None)]), Others::AtWorst);
+    rotation.replace(
+        BTreeMap::from([(one.ip(), Some(pulse)), (two.ip(), None)]),
+        Others::AtWorst,
+    );
     assert_eq!(ask(&a, b"x").await.0, 2);
 }
 
 #[tokio::test]
 async fn a_flow_whose_target_is_gone_starts_again_elsewhere() {
     let (one, first) = target(1).await;
-    let (listener, _) = forwarding(&[one], Limits::default());
+    let (listener, shared) = forwarding(&[one], Limits::default());
     let a = client(&listener).await;
     assert_eq!(ask(&a, b"x").await.0, 1);
     drop(first);
-    let (two, _two) = target(2).await;
-    listener
-        .rotation()
-        .replace(BTreeMap::from([(one, None), (two, None)]), Others::AtWorst);
+    let (two, _two) = second(one, 2).await;
+    retarget(&shared, &[one, two]);
     // Until the refusal is noticed datagrams are lost, as on any network.
     let moved = async {
         let mut answer = [0; 2];
@@ -163,7 +177,7 @@ async fn without_a_target_datagrams_are_dropped_and_counted() {
     let (listener, shared) = forwarding(&[], Limits::default());
     client(&listener).await.send(b"x").await.unwrap();
     let counted = async {
-        while shared.counters().read().no_target == 0 {
+        while losses(&shared).no_target == 0 {
             tokio::task::yield_now().await;
         }
     };
@@ -174,8 +188,42 @@ async fn without_a_target_datagrams_are_dropped_and_counted() {
 async fn closing_frees_the_port_and_a_second_listener_is_refused_before() {
     let (listener, shared) = forwarding(&[], Limits::default());
     let at = listener.at();
-    let second = Listener::open(Protocol::Udp, at, Arc::default(), shared).unwrap_err();
+    let second = Listener::open(Protocol::Udp, at, node_port(&[]), shared).unwrap_err();
     assert_eq!(second.at(), at);
     listener.close().await;
-    assert!(bind(at).is_ok());
+    assert!(bind::udp(at).is_ok());
+}
+
+#[tokio::test]
+async fn flows_of_one_client_stay_with_its_node() {
+    let (one, _one) = target(1).await;
+    let (two, _two) = second(one, 2).await;
+    let (listener, shared) = forwarding(&[one, two], Limits::default());
+    shared.turn_into(&Balancer {
+        affinity: Some(SOON),
+        ..balancer()
+    });
+    let first = ask(&client(&listener).await, b"x").await.0;
+    for _ in 0..4 {
+        assert_eq!(ask(&client(&listener).await, b"x").await.0, first);
+    }
+    assert_eq!(shared.counters().traffic().flows, 5);
+}
+
+#[tokio::test]
+async fn a_flow_without_a_datagram_is_forgotten_after_the_idle_time() {
+    let (one, _one) = target(1).await;
+    let limits = Limits {
+        flow_idle: Duration::from_millis(50),
+        ..Limits::default()
+    };
+    let (listener, shared) = forwarding(&[one], limits);
+    ask(&client(&listener).await, b"x").await;
+    let forgotten = async {
+        while shared.counters().traffic().open_flows > 0 {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(SOON, forgotten).await.expect("it is forgotten");
+    assert_eq!(shared.machine.descriptors.available_permits(), 10_000);
 }

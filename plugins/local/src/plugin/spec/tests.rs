@@ -47,7 +47,12 @@ fn a_whole_spec_is_read() {
             port(v1::Protocol::Udp, 80, Some(30081)),
         ],
         source_ranges: vec!["10.0.0.7/8".to_owned()],
-        requested_addresses: vec!["127.0.10.7".to_owned()],
+        requested_addresses: vec!["127.0.10.7".to_owned(), "::1".to_owned()],
+        ip_families: vec![v1::IpFamily::Ipv6.into(), v1::IpFamily::Ipv4.into()],
+        ip_family_policy: v1::IpFamilyPolicy::RequireDualStack.into(),
+        session_affinity: v1::SessionAffinity::ClientIp.into(),
+        session_affinity_timeout: Some(Duration::from_secs(90).try_into().unwrap()),
+        annotations: [(PROXY_PROTOCOL.to_owned(), "v2".to_owned())].into(),
         health_check: Some(v1::HealthCheck {
             node_port: 30999,
             path: "/healthz".to_owned(),
@@ -60,8 +65,16 @@ fn a_whole_spec_is_read() {
     let wanted = read(&spec).unwrap();
     let ports: Vec<String> = wanted.ports.iter().map(|(at, to)| format!("{at}>{to}")).collect();
     assert_eq!(ports, ["tcp/80>30080", "udp/80>30081"]);
-    assert_eq!(wanted.request, Some("127.0.10.7".parse().unwrap()));
-    assert_eq!(wanted.preferred, Some("127.0.10.9".parse().unwrap()));
+    let ips = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect();
+    let wish = Wish {
+        families: vec![Family::V6, Family::V4],
+        need: Need::Every,
+        requested: ips(&["127.0.10.7", "::1"]),
+        preferred: ips(&["127.0.10.9"]),
+    };
+    assert_eq!(wanted.wish, wish);
+    assert_eq!(wanted.affinity, Some(Duration::from_secs(90)));
+    assert_eq!(wanted.proxy_protocol, ProxyProtocol::V2);
     assert_eq!(
         wanted.sources,
         BTreeSet::from(["10.0.0.0/8".parse().unwrap()]),
@@ -78,29 +91,35 @@ fn a_whole_spec_is_read() {
 #[case::node_port_zero(v1::Spec { ports: vec![port(v1::Protocol::Tcp, 80, Some(0))], ..spec() }, "spec.ports[0].node_port: is missing: this plugin forwards to node ports")]
 #[case::port_too_large(v1::Spec { ports: vec![port(v1::Protocol::Tcp, 65536, Some(1))], ..spec() }, "spec.ports[0].port: is not between 1 and 65535")]
 #[case::port_twice(v1::Spec { ports: vec![port(v1::Protocol::Tcp, 80, Some(1)), port(v1::Protocol::Tcp, 80, Some(2))], ..spec() }, "spec.ports[1].port: is listed twice with this protocol")]
-#[case::only_ipv6(v1::Spec { ip_families: vec![v1::IpFamily::Ipv6.into()], ..spec() }, "spec.ip_families: only IPv4 is served")]
-#[case::two_families(v1::Spec { ip_family_policy: v1::IpFamilyPolicy::RequireDualStack.into(), ..spec() }, "spec.ip_family_policy: only IPv4 is served, not two families")]
-#[case::affinity(v1::Spec { session_affinity: v1::SessionAffinity::ClientIp.into(), ..spec() }, "spec.session_affinity: ClientIP is not served: use None")]
-#[case::address(v1::Spec { requested_addresses: vec!["x".to_owned()], ..spec() }, "spec.requested_addresses[0]: \"x\" is not an IPv4 address")]
-#[case::two_addresses(v1::Spec { requested_addresses: vec!["10.0.0.1".to_owned(), "10.0.0.2".to_owned()], ..spec() }, "spec.requested_addresses[1]: one IPv4 address is served")]
+#[case::one_family_of_two(v1::Spec { ip_family_policy: v1::IpFamilyPolicy::RequireDualStack.into(), ..spec() }, "spec.ip_families: has one family, and spec.ip_family_policy requires two")]
+#[case::affinity_for_no_time(v1::Spec { session_affinity: v1::SessionAffinity::ClientIp.into(), session_affinity_timeout: Some(Duration::ZERO.try_into().unwrap()), ..spec() }, "spec.session_affinity_timeout: is less than a second")]
+#[case::another_proxy_protocol(v1::Spec { annotations: [(PROXY_PROTOCOL.to_owned(), "v1".to_owned())].into(), ..spec() }, "spec.annotations[local.bulkhead.dev/proxy-protocol]: \"v1\" is not served: use \"v2\", or remove the annotation")]
+#[case::address(v1::Spec { requested_addresses: vec!["x".to_owned()], ..spec() }, "spec.requested_addresses[0]: \"x\" is not an IP address")]
+#[case::address_of_another_family(v1::Spec { requested_addresses: vec!["::1".to_owned()], ..spec() }, "spec.requested_addresses[0]: ::1 is IPv6, which the Service is not")]
+#[case::two_addresses(v1::Spec { requested_addresses: vec!["10.0.0.1".to_owned(), "10.0.0.2".to_owned()], ..spec() }, "spec.requested_addresses[1]: 10.0.0.2 is a second IPv4 address: one is served")]
 #[case::range(v1::Spec { source_ranges: vec!["10.0.0.0/8".to_owned(), "x".to_owned()], ..spec() }, "spec.source_ranges[1]: \"x\" is not an IP address or a CIDR such as 127.0.10.0/24")]
 #[case::a_path_that_ends_the_line(v1::Spec { health_check: Some(v1::HealthCheck { node_port: 1, path: "/\r\nx: y".to_owned() }), ..spec() }, "spec.health_check.path: is not a path such as /healthz")]
 fn refuses(#[case] spec: v1::Spec, #[case] message: &str) {
     assert_eq!(read(&spec).unwrap_err().message(), message);
 }
 
-#[test]
-fn preferring_two_families_gets_the_one_there_is() {
-    let families = vec![v1::IpFamily::Ipv6.into(), v1::IpFamily::Ipv4.into()];
-    let policy = v1::IpFamilyPolicy::PreferDualStack.into();
-    assert!(
-        read(&v1::Spec {
-            ip_families: families,
-            ip_family_policy: policy,
-            ..spec()
-        })
-        .is_ok()
-    );
+#[rstest]
+#[case::none_said(&[], v1::IpFamilyPolicy::Unspecified, &[Family::V4], Need::Every)]
+#[case::one(&[v1::IpFamily::Ipv6], v1::IpFamilyPolicy::SingleStack, &[Family::V6], Need::Every)]
+#[case::two_preferred(&[v1::IpFamily::Ipv6, v1::IpFamily::Ipv4], v1::IpFamilyPolicy::PreferDualStack, &[Family::V6, Family::V4], Need::Any)]
+fn reads_families(
+    #[case] families: &[v1::IpFamily],
+    #[case] policy: v1::IpFamilyPolicy,
+    #[case] want: &[Family],
+    #[case] need: Need,
+) {
+    let wanted = read(&v1::Spec {
+        ip_families: families.iter().map(|family| (*family).into()).collect(),
+        ip_family_policy: policy.into(),
+        ..spec()
+    });
+    let wish = wanted.unwrap().wish;
+    assert_eq!((wish.families.as_slice(), wish.need), (want, need));
 }
 
 fn node(name: &str, addresses: &[(v1::AddressType, &str)]) -> v1::Node {
@@ -132,19 +151,30 @@ fn a_node_without_an_address_is_a_problem_of_its_own() {
         node("c", &[(InternalIp, "10.0.0.3")]),
         node("d", &[(InternalIp, "10.0.0.4")]),
     ];
-    let (targets, problems) = targets(
-        &v1::NodeSet {
-            nodes,
-            ..v1::NodeSet::default()
-        },
-        2,
-    );
-    let names: Vec<&String> = targets.keys().collect();
+    let nodes = v1::NodeSet {
+        nodes,
+        ..v1::NodeSet::default()
+    };
+    let told = |families: &[Family], limit| {
+        let (targets, problems) = targets(&nodes, families, limit);
+        let targets: Vec<String> = targets.into_keys().collect();
+        let problem = |one: v1::TargetProblem| format!("{} {}", one.node_uid, one.reason);
+        (targets, problems.into_iter().map(problem).collect::<Vec<_>>())
+    };
+    let (names, problems) = told(&[Family::V4], 2);
     assert_eq!(names, ["a", "c"]);
-    assert_eq!(targets.get("a"), Some(&"10.0.0.1".parse().unwrap()));
-    let problems: Vec<(&str, &str)> = problems
-        .iter()
-        .map(|problem| (problem.node_uid.as_str(), problem.reason.as_str()))
-        .collect();
-    assert_eq!(problems, [("uid-b", "NoAddress"), ("uid-d", "LimitReached")]);
+    assert_eq!(problems, ["uid-b NoAddress", "uid-d LimitReached"]);
+    let (names, problems) = told(&[Family::V4, Family::V6], 9);
+    assert_eq!(names, ["a", "c", "d"], "half a target is one");
+    assert_eq!(
+        problems,
+        ["uid-b NoAddress", "uid-c NoAddress", "uid-d NoAddress"]
+    );
+    assert_eq!(
+        internal_ips(&nodes.nodes[0]),
+        NodeAddresses {
+            v4: Some("10.0.0.1".parse().unwrap()),
+            v6: Some("fd00::1".parse().unwrap())
+        }
+    );
 }
