@@ -1,7 +1,7 @@
 //! When a controller works: while this host leads and the plugin takes its work.
 //!
 //! A new term forgets what an earlier one remembered and looks at every object; a new session looks at every object
-//! again, since what failed before may have been the old one's fault.
+//! again, since what failed before may have been the old one's fault; so does a change of what the plugin owns.
 
 use crate::election::Epoch;
 
@@ -12,6 +12,8 @@ pub struct Situation {
     pub leading: Option<Epoch>,
     /// Number of the plugin's session.
     pub session: u64,
+    /// How often it was said what the plugin owns; 0: never, and then nothing is its own.
+    pub territory: u64,
     /// Whether that session takes work, and the plugin declares what the controller needs.
     pub takes_work: bool,
 }
@@ -31,14 +33,15 @@ pub enum Order {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lane {
     epoch: Option<Epoch>,
-    /// The session for which it is open.
-    open: Option<u64>,
+    /// The session and the territory for which it is open.
+    open: Option<(u64, u64)>,
 }
 
 impl Lane {
     /// What to do now that the situation is this.
     pub fn step(&mut self, now: &Situation) -> Vec<Order> {
-        let wanted = (now.leading.is_some() && now.takes_work).then_some(now.session);
+        let may_work = now.leading.is_some() && now.takes_work && now.territory > 0;
+        let wanted = may_work.then_some((now.session, now.territory));
         let new_term = now
             .leading
             .as_ref()
@@ -83,7 +86,15 @@ mod tests {
         Situation {
             leading: term.map(epoch),
             session,
+            territory: 1,
             takes_work,
+        }
+    }
+
+    fn owning(territory: u64) -> Situation {
+        Situation {
+            territory,
+            ..situation(Some(1), 1, true)
         }
     }
 
@@ -93,6 +104,7 @@ mod tests {
     #[case::plugin_dies(situation(Some(1), 1, false), vec![Order::Close])]
     #[case::another_process_at_the_same_path(situation(Some(1), 2, true), vec![Order::Close, Order::Open])]
     #[case::another_process_not_ready_yet(situation(Some(1), 2, false), vec![Order::Close])]
+    #[case::owns_something_else(owning(2), vec![Order::Close, Order::Open])]
     #[case::leadership_lost(situation(None, 1, true), vec![Order::Close])]
     #[case::won_anew(situation(Some(2), 1, true), vec![Order::Close, Order::BeginTerm(epoch(2)), Order::Open])]
     #[case::won_anew_without_a_plugin(situation(Some(2), 1, false), vec![Order::Close, Order::BeginTerm(epoch(2))])]
@@ -111,6 +123,13 @@ mod tests {
         for session in [1, 1, 2] {
             assert_eq!(lane.step(&situation(None, session, true)), []);
         }
+    }
+
+    #[test]
+    fn nothing_is_done_before_anybody_said_what_the_plugin_owns() {
+        let mut lane = Lane::default();
+        assert_eq!(lane.step(&owning(0)), [Order::BeginTerm(epoch(1))]);
+        assert_eq!(lane.step(&owning(1)), [Order::Open]);
     }
 
     #[test]

@@ -21,7 +21,7 @@ fn assert_line(text: &str, line: &str) {
 #[test]
 fn names_and_labels_are_those_of_dashboards() {
     let text = scrape(|metrics| {
-        let queue = metrics.workqueues.queue("service");
+        let queue = metrics.workqueues.queue(SERVICES, "a");
         queue.depth.set(3);
         queue.adds.inc();
         queue.retries.inc();
@@ -30,9 +30,9 @@ fn names_and_labels_are_those_of_dashboards() {
         queue.queue_duration.observe(0.002);
         queue.work_duration.observe(11.0);
         metrics.leadership.master("cloud-controller-manager").set(1);
-        metrics.leadership.running("cloud-node").set(1);
+        metrics.leadership.running("cloud-node", "a").set(1);
         metrics.nodes.taint_removal_delay.observe(5.0);
-        metrics.nodes.uninitialized.set(2);
+        metrics.nodes.uninitialized("a").set(2);
         metrics.services.loadbalancer_syncs.inc();
         metrics.services.nodesync_errors.inc();
         metrics
@@ -55,7 +55,7 @@ fn names_and_labels_are_those_of_dashboards() {
         r#"node_controller_cloud_provider_taint_removal_delay_seconds_bucket{le="4"} 0"#,
         r#"node_controller_cloud_provider_taint_removal_delay_seconds_bucket{le="1024"} 1"#,
         "node_controller_initial_node_sync_delay_seconds_count 0",
-        "bulkhead_nodes_uninitialized 2",
+        "bulkhead_nodes_uninitialized{plugin=\"a\"} 2",
         "service_controller_loadbalancer_sync_total 1",
         "service_controller_nodesync_error_total 1",
         "service_controller_update_loadbalancer_host_latency_seconds_count 0",

@@ -61,6 +61,7 @@ impl Owner {
         match &self.settings.endpoint {
             Endpoint::Unix(socket) => self.attend(socket).await,
             Endpoint::Spawn { program, args } => self.supervise(program, args).await,
+            Endpoint::Https { .. } => self.board.away("https endpoints are not built yet".to_owned()),
         }
         self.board.ended();
     }
