@@ -13,6 +13,7 @@ pub mod metrics;
 pub mod plugin;
 pub mod queue;
 pub mod readiness;
+pub mod router;
 pub mod run;
 pub mod shutdown;
 pub mod tasks;

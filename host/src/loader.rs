@@ -17,8 +17,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
+use crate::controllers::Party;
 use crate::kube::stores::Store;
 use crate::plugin::{Aspect, PluginHandle};
+use crate::router::Router;
 
 /// How long the first question of a batch waits for others.
 const GATHER: Duration = Duration::from_millis(5);
@@ -52,6 +54,7 @@ struct Question {
 pub struct Batches {
     questions: mpsc::Receiver<Question>,
     plugin: PluginHandle,
+    router: Router,
     nodes: Store<NodeView>,
     ahead: Ahead,
     /// When a node's instance was last asked for.
@@ -59,7 +62,7 @@ pub struct Batches {
 }
 
 /// A loader and its task. Of `nodes`, those that wait to be initialised are asked about ahead of their turn.
-pub fn loader(plugin: PluginHandle, nodes: Store<NodeView>) -> (InstanceLoader, Batches) {
+pub fn loader(plugin: PluginHandle, router: Router, nodes: Store<NodeView>) -> (InstanceLoader, Batches) {
     let (sender, receiver) = mpsc::channel(WAITING);
     let ahead = Ahead::default();
     let loader = InstanceLoader {
@@ -71,6 +74,7 @@ pub fn loader(plugin: PluginHandle, nodes: Store<NodeView>) -> (InstanceLoader, 
         Batches {
             questions: receiver,
             plugin,
+            router,
             nodes,
             ahead,
             asked: HashMap::new(),
@@ -161,15 +165,14 @@ impl Batches {
         self.asked.retain(|_, asked| is_fresh(*asked, now));
         self.asked
             .extend(batch.iter().map(|question| (question.node.uid.clone(), now)));
-        let description = self.plugin.subscribe().borrow().description.clone();
-        let (Some(description), true) = (
-            description,
+        let (Some(Party { territory, .. }), true) = (
+            Party::of(&self.plugin, &self.router),
             batch.iter().any(|question| question.node.is_uninitialized()),
         ) else {
             return;
         };
         let waits = |node: &Arc<NodeView>| {
-            !self.asked.contains_key(&node.uid) && need(node, &description) == Need::Initialise
+            !self.asked.contains_key(&node.uid) && need(node, &territory) == Need::Initialise
         };
         let room = BATCH.saturating_sub(batch.len());
         let to_come: Vec<_> = self

@@ -13,7 +13,7 @@ use tokio::sync::mpsc;
 use self::assemble::Watching;
 use self::end::{Deadline, hand_over};
 use crate::admin::{self, Reviewers, Sources};
-use crate::config::{AdminConfig, ApiConfig, ApiRate, Config};
+use crate::config::{AdminConfig, ApiConfig, Config, RateConfig};
 use crate::exit::Exit;
 use crate::kube::bucket::Rate;
 use crate::kube::client::{ConnectError, Connection, KubeOptions, connect};
@@ -130,7 +130,7 @@ async fn bind(admin: AdminConfig) -> Result<admin::Listener, Exit> {
     })
 }
 
-async fn reach(api: &ApiConfig, user_agent: &str, rate: Option<ApiRate>) -> Result<Connection, Exit> {
+async fn reach(api: &ApiConfig, user_agent: &str, rate: Option<RateConfig>) -> Result<Connection, Exit> {
     let options = KubeOptions {
         kubeconfig: api.kubeconfig.clone(),
         master: api.master.clone(),

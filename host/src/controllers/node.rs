@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bulkhead_core::clock::Instant;
-use bulkhead_core::cloud::{Capability, Description, InstanceAnswer};
+use bulkhead_core::cloud::{Capability, InstanceAnswer};
 use bulkhead_core::election::Epoch;
 use bulkhead_core::ids::{NodeName, Uid};
 use bulkhead_core::node::plan::{
@@ -15,10 +15,11 @@ use bulkhead_core::node::plan::{
 };
 use bulkhead_core::node::view::NodeView;
 use bulkhead_core::outcome::{Next, Notice, Told, WriteFailure};
+use bulkhead_core::territory::Territory;
 
 use self::claims::{Claim, Claims};
 use super::lane::Controller;
-use super::{CONFLICTS, Effects, STEPS};
+use super::{CONFLICTS, Effects, Party, STEPS};
 use crate::clock;
 use crate::kube::events::{EventSpec, Regarding};
 use crate::kube::stores::Store;
@@ -110,12 +111,13 @@ impl NodeController {
         }
     }
 
-    fn description(&self) -> Option<Arc<Description>> {
-        self.effects.plugin.subscribe().borrow().description.clone()
-    }
-
     /// The node is there and the plugin has been asked: plans and performs until there is nothing left to do now.
-    async fn converge(&self, mut node: Arc<NodeView>, answer: &InstanceAnswer, plugin: &Description) -> Next {
+    async fn converge(
+        &self,
+        mut node: Arc<NodeView>,
+        answer: &InstanceAnswer,
+        territory: &Territory,
+    ) -> Next {
         // Held until the store knows what was written.
         let claim = self.claim(&node, answer);
         let mut conflicts = 0;
@@ -123,7 +125,7 @@ impl NodeController {
             let planned = plan(&Observed {
                 node: &node,
                 answer,
-                plugin,
+                territory,
                 claimed_by: claim.as_ref().err(),
                 refresh: self.refresh,
                 age: age(&node),
@@ -154,7 +156,7 @@ impl NodeController {
                 }
                 Conclusion::Reread if conflicts == CONFLICTS => return Next::Backoff(Duration::ZERO),
                 Conclusion::Reread => match self.effects.writer.read_node(&node.name).await {
-                    Ok(Some(view)) if view.uid == node.uid && need(&view, plugin) != Need::Nothing => {
+                    Ok(Some(view)) if view.uid == node.uid && need(&view, territory) != Need::Nothing => {
                         conflicts += 1;
                         self.nodes.absorb(view.clone());
                         node = Arc::new(view);
@@ -299,8 +301,10 @@ impl Controller for NodeController {
     }
 
     fn tick(&self) {
-        let Some(plugin) = self.description() else { return };
-        let waits = |node: &&Arc<NodeView>| need(node, &plugin) == Need::Initialise;
+        let Some(Party { territory, .. }) = self.effects.party() else {
+            return;
+        };
+        let waits = |node: &&Arc<NodeView>| need(node, &territory) == Need::Initialise;
         let waiting = self.nodes.snapshot().iter().filter(waits).count();
         self.metrics
             .uninitialized
@@ -312,12 +316,12 @@ impl Controller for NodeController {
             self.memories().remove(name);
             return Next::AwaitChange;
         };
-        let Some(plugin) = self.description() else {
+        let Some(Party { territory, .. }) = self.effects.party() else {
             return Next::Backoff(Duration::ZERO);
         };
-        match need(&node, &plugin) {
+        match need(&node, &territory) {
             Need::Nothing => {
-                let notices: Vec<Notice> = complaint(&node, &plugin).into_iter().collect();
+                let notices: Vec<Notice> = complaint(&node, &territory).into_iter().collect();
                 self.tell(&node, &notices, Next::AwaitChange);
                 return Next::AwaitChange;
             }
@@ -332,10 +336,10 @@ impl Controller for NodeController {
         // The object may have changed while the cloud was asked: decide on what it is now.
         match self.nodes.get(name) {
             Some(now) if now.uid == node.uid => {
-                if need(&now, &plugin) == Need::Nothing {
+                if need(&now, &territory) == Need::Nothing {
                     return Next::AwaitChange;
                 }
-                self.converge(now, &answer, &plugin).await
+                self.converge(now, &answer, &territory).await
             }
             Some(_) => Next::After(Duration::ZERO),
             None => Next::AwaitChange,

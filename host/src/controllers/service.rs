@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bulkhead_core::cloud::{Capability, Description, LoadBalancerAnswer};
+use bulkhead_core::cloud::{Capability, LoadBalancerAnswer};
 use bulkhead_core::election::Epoch;
 use bulkhead_core::ids::{Mark, ServiceKey, Uid};
 use bulkhead_core::node::view::NodeView;
@@ -19,7 +19,7 @@ use uuid::Uuid;
 
 use self::memories::Memories;
 use super::lane::Controller;
-use super::{CONFLICTS, Effects, STEPS};
+use super::{CONFLICTS, Effects, Party, STEPS};
 use crate::clock;
 use crate::kube::events::{EventSpec, Regarding};
 use crate::kube::stores::Store;
@@ -49,7 +49,7 @@ pub struct ServiceController {
 #[derive(Debug)]
 struct Cached {
     generation: u64,
-    plugin: Arc<Description>,
+    plugin: Party,
     selection: Arc<Selection>,
 }
 
@@ -63,7 +63,8 @@ impl ServiceController {
         cluster_uid: String,
         metrics: ServiceMetrics,
     ) -> Arc<Self> {
-        let (keys, session) = (queue.clone(), effects.plugin.subscribe());
+        let keys = queue.clone();
+        let session = effects.plugin.subscribe();
         services.on_change(move |old, new| {
             let Some(service) = new.or(old) else { return };
             let Some(plugin) = session.borrow().description.clone() else {
@@ -76,12 +77,13 @@ impl ServiceController {
                 keys.add(service.key.clone());
             }
         });
-        let (keys, all, session) = (queue.clone(), services.clone(), effects.plugin.subscribe());
+        let (keys, all, party) = (queue.clone(), services.clone(), effects.clone());
         nodes.on_change(move |old, new| {
-            let Some(plugin) = session.borrow().description.clone() else {
+            let Some(plugin) = party.party() else {
                 return;
             };
-            if targets::matters(old.map(|view| &**view), new.map(|view| &**view), &plugin) {
+            let (about, territory) = (&*plugin.description, &*plugin.territory);
+            if targets::matters(old.map(|view| &**view), new.map(|view| &**view), about, territory) {
                 for service in all.snapshot() {
                     keys.add_after(service.key.clone(), DEBOUNCE);
                 }
@@ -100,18 +102,22 @@ impl ServiceController {
     }
 
     /// The nodes to send traffic to, as the store has them now.
-    fn selection(&self, plugin: &Arc<Description>) -> Arc<Selection> {
+    fn selection(&self, plugin: &Party) -> Arc<Selection> {
         let generation = self.nodes.generation();
         let mut cached = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
         match &*cached {
-            Some(known) if known.generation == generation && Arc::ptr_eq(&known.plugin, plugin) => {
+            Some(known) if known.generation == generation && known.plugin.is(plugin) => {
                 Arc::clone(&known.selection)
             }
             _ => {
-                let selection = Arc::new(targets::select(&self.nodes.snapshot(), plugin));
+                let selection = Arc::new(targets::select(
+                    &self.nodes.snapshot(),
+                    &plugin.description,
+                    &plugin.territory,
+                ));
                 *cached = Some(Cached {
                     generation,
-                    plugin: Arc::clone(plugin),
+                    plugin: plugin.clone(),
                     selection: Arc::clone(&selection),
                 });
                 selection
@@ -120,7 +126,7 @@ impl ServiceController {
     }
 
     /// Works on one object of one key until there is nothing left to do now.
-    async fn converge(&self, mut object: Object, plugin: &Arc<Description>) -> Next {
+    async fn converge(&self, mut object: Object, plugin: &Party) -> Next {
         let mut conflicts = 0;
         for _ in 0..STEPS {
             match Box::pin(self.step(&mut object, plugin)).await {
@@ -140,7 +146,7 @@ impl ServiceController {
     }
 
     /// Observes, plans one step, performs it, concludes and records.
-    async fn step(&self, object: &mut Object, plugin: &Arc<Description>) -> Then {
+    async fn step(&self, object: &mut Object, plugin: &Party) -> Then {
         let selection = self.selection(plugin);
         let (epoch, memory) = self.memories.get(&object.key, &object.uid);
         let mark = Mark(mark(&self.cluster_uid, &object.uid.0, ""));
@@ -150,7 +156,8 @@ impl ServiceController {
             uid: &object.uid,
             mark: &mark,
             memory: &memory,
-            plugin,
+            plugin: &plugin.description,
+            territory: &plugin.territory,
             targets: &selection,
             looked: object.looked.as_ref(),
             fresh_request_id: &Uuid::new_v4().to_string(),
@@ -270,7 +277,7 @@ impl Controller for ServiceController {
     }
 
     async fn pass(&self, key: &ServiceKey) -> Next {
-        let Some(plugin) = self.effects.plugin.subscribe().borrow().description.clone() else {
+        let Some(plugin) = self.effects.party() else {
             return Next::Backoff(Duration::ZERO);
         };
         let service = self.services.get(key);

@@ -1,5 +1,6 @@
 //! Puts the parts together once the API server can be reached.
 
+use std::future::pending;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use bulkhead_core::service::view::ServiceView;
 use tokio::sync::{mpsc, watch};
 
 use super::{ANNOUNCEMENTS, Host, Stages, elect, show};
-use crate::config::{Config, ControllerConfig};
+use crate::config::{Config, ControllerConfig, PluginConfig};
 use crate::controllers::Effects;
 use crate::controllers::lane::{self, Conditions, Controller};
 use crate::controllers::node::NodeController;
@@ -28,6 +29,7 @@ use crate::metrics::{Metrics, QueueMetrics};
 use crate::plugin::{self, PluginHandle};
 use crate::queue::Queue;
 use crate::readiness::{Condition, Health};
+use crate::router::Router;
 use crate::tasks::Tasks;
 
 /// How the host is watched.
@@ -84,7 +86,11 @@ pub(super) async fn assemble(
         stop.cancelled().await;
     });
     let recorder = start_events(&api, &leadership, announcements, &watching, &stages.base);
-    let plugin = start_plugin(&config, &cluster_uid, &leadership, &watching, &stages.base);
+    // A configuration has at least one.
+    let [first, ..] = config.plugins.as_slice() else {
+        return pending().await;
+    };
+    let plugin = start_plugin(&config, first, &cluster_uid, &leadership, &watching, &stages.base);
     let counts = watching.metrics.api.clone();
     let writer = Writer::new(&api, config.api.writes_in_flight, move |verb, result| {
         counts.write(verb, result);
@@ -93,6 +99,7 @@ pub(super) async fn assemble(
         effects: Effects {
             leadership: leadership.clone(),
             plugin: plugin.clone(),
+            router: Router::new([(first.name.clone(), first.claims.clone())]),
             writer,
             events: recorder,
         },
@@ -165,6 +172,7 @@ fn start_events(
 
 fn start_plugin(
     config: &Config,
+    plugin: &PluginConfig,
     cluster_uid: &str,
     leadership: &Leadership,
     watching: &Watching,
@@ -172,14 +180,10 @@ fn start_plugin(
 ) -> PluginHandle {
     let run_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let settings = plugin::Settings {
-        name: config
-            .plugin
-            .provider
-            .clone()
-            .unwrap_or_else(|| "default".to_owned()),
-        endpoint: config.plugin.endpoint.clone(),
-        allowed_uids: config.plugin.allowed_uids.clone(),
-        provider: config.plugin.provider.clone(),
+        name: plugin.name.clone(),
+        endpoint: plugin.endpoint.clone(),
+        allowed_uids: plugin.allowed_uids.clone(),
+        provider: plugin.provider.clone(),
         cluster: plugin::Cluster {
             uid: cluster_uid.to_owned(),
             name: config.cluster_name.clone(),
@@ -218,7 +222,11 @@ fn start_controllers(config: &ControllerConfig, parts: &Parts<'_>, stages: &Stag
 }
 
 fn start_nodes(config: &ControllerConfig, parts: &Parts<'_>, stages: &Stages) {
-    let (loader, batches) = loader(parts.effects.plugin.clone(), parts.nodes.clone());
+    let (loader, batches) = loader(
+        parts.effects.plugin.clone(),
+        parts.effects.router.clone(),
+        parts.nodes.clone(),
+    );
     stages
         .base
         .spawn("instance loader", batches.run(stages.base.stop_token().clone()));
