@@ -59,7 +59,10 @@ impl Effects {
     pub fn sight(&self) -> Option<Sight> {
         let description = self.plugin.subscribe().borrow().description.clone()?;
         let territory = self.territory.borrow().clone()?;
-        Some(Sight { description, territory })
+        Some(Sight {
+            description,
+            territory,
+        })
     }
 
     /// Performs one write to the API server under a permit of its own, asked for when nothing is left to wait for. It is

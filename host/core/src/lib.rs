@@ -19,6 +19,7 @@ pub mod outcome;
 pub mod ownership;
 pub mod service;
 pub mod supervise;
+pub mod territory;
 
 #[cfg(test)]
 mod fixtures;

@@ -115,7 +115,12 @@ impl NodeController {
     }
 
     /// The node is there and the plugin has been asked: plans and performs until there is nothing left to do now.
-    async fn converge(&self, mut node: Arc<NodeView>, answer: &InstanceAnswer, territory: &Territory) -> Next {
+    async fn converge(
+        &self,
+        mut node: Arc<NodeView>,
+        answer: &InstanceAnswer,
+        territory: &Territory,
+    ) -> Next {
         // Held until the store knows what was written.
         let claim = self.claim(&node, answer);
         let mut conflicts = 0;
@@ -299,7 +304,9 @@ impl Controller for NodeController {
     }
 
     fn tick(&self) {
-        let Some(plugin) = self.effects.sight() else { return };
+        let Some(plugin) = self.effects.sight() else {
+            return;
+        };
         let waits = |node: &&Arc<NodeView>| need(node, &plugin.territory) == Need::Initialise;
         let waiting = self.nodes.snapshot().iter().filter(waits).count();
         self.metrics

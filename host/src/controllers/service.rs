@@ -71,7 +71,11 @@ impl ServiceController {
                 return;
             };
             // What failed before is not what is wanted now.
-            if is_another_wish(old.map(|view| &**view), new.map(|view| &**view), &plugin.description) {
+            if is_another_wish(
+                old.map(|view| &**view),
+                new.map(|view| &**view),
+                &plugin.description,
+            ) {
                 keys.add_now(service.key.clone());
             } else {
                 keys.add(service.key.clone());
@@ -79,7 +83,11 @@ impl ServiceController {
         });
         let (keys, all, sights) = (queue.clone(), services.clone(), effects.clone());
         let follow_nodes = nodes.on_change(move |old, new| {
-            let Some(Sight { description, territory }) = sights.sight() else {
+            let Some(Sight {
+                description,
+                territory,
+            }) = sights.sight()
+            else {
                 return;
             };
             let (old, new) = (old.map(|view| &**view), new.map(|view| &**view));

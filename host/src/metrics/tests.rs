@@ -43,19 +43,19 @@ fn names_and_labels_are_those_of_dashboards() {
         metrics.api.events_dropped.inc();
     });
     for line in [
-        r#"workqueue_depth{name="service"} 3"#,
-        r#"workqueue_adds_total{name="service"} 1"#,
-        r#"workqueue_retries_total{name="service"} 1"#,
-        r#"workqueue_unfinished_work_seconds{name="service"} 1.5"#,
-        r#"workqueue_longest_running_processor_seconds{name="service"} 0.5"#,
-        r#"workqueue_queue_duration_seconds_count{name="service"} 1"#,
-        r#"workqueue_work_duration_seconds_bucket{name="service",le="+Inf"} 1"#,
+        r#"workqueue_depth{name="service",plugin="a"} 3"#,
+        r#"workqueue_adds_total{name="service",plugin="a"} 1"#,
+        r#"workqueue_retries_total{name="service",plugin="a"} 1"#,
+        r#"workqueue_unfinished_work_seconds{name="service",plugin="a"} 1.5"#,
+        r#"workqueue_longest_running_processor_seconds{name="service",plugin="a"} 0.5"#,
+        r#"workqueue_queue_duration_seconds_count{name="service",plugin="a"} 1"#,
+        r#"workqueue_work_duration_seconds_bucket{name="service",plugin="a",le="+Inf"} 1"#,
         r#"leader_election_master_status{name="cloud-controller-manager"} 1"#,
-        r#"running_managed_controllers{name="cloud-node",manager="cloud-controller-manager"} 1"#,
+        r#"running_managed_controllers{name="cloud-node",manager="cloud-controller-manager",plugin="a"} 1"#,
         r#"node_controller_cloud_provider_taint_removal_delay_seconds_bucket{le="4"} 0"#,
         r#"node_controller_cloud_provider_taint_removal_delay_seconds_bucket{le="1024"} 1"#,
         "node_controller_initial_node_sync_delay_seconds_count 0",
-        "bulkhead_nodes_uninitialized{plugin=\"a\"} 2",
+        r#"bulkhead_nodes_uninitialized{plugin="a"} 2"#,
         "service_controller_loadbalancer_sync_total 1",
         "service_controller_nodesync_error_total 1",
         "service_controller_update_loadbalancer_host_latency_seconds_count 0",
@@ -72,6 +72,22 @@ fn names_and_labels_are_those_of_dashboards() {
     ] {
         assert_line(&text, line);
     }
+}
+
+#[test]
+fn what_was_measured_for_a_plugin_goes_with_it() {
+    let text = scrape(|metrics| {
+        for plugin in ["a", "b"] {
+            metrics.workqueues.queue(NODES, plugin).depth.set(3);
+            metrics.leadership.running("service", plugin).set(1);
+            metrics.nodes.uninitialized(plugin).set(2);
+            metrics.plugins.call(plugin, "Lead", "ok", Duration::ZERO);
+            metrics.plugins.session(plugin);
+        }
+        metrics.forget_plugin("a");
+    });
+    assert!(!text.contains(r#"plugin="a""#), "{text}");
+    assert_line(&text, r#"workqueue_depth{name="Nodes",plugin="b"} 3"#);
 }
 
 #[test]

@@ -279,7 +279,7 @@ fn standing(
             }
             let standing = match &*leader.borrow_and_update() {
                 Standing::Leading(term) if retired.is_cancelled() => Standing::Draining(term.clone()),
-                other => other.clone(),
+                standing @ (Standing::Standby | Standing::Leading(_) | Standing::Draining(_)) => standing.clone(),
             };
             sender.send_replace(standing);
         }

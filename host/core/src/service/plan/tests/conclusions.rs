@@ -10,7 +10,7 @@ use crate::cloud::{
     Resource, TargetsAnswer,
 };
 use crate::digest::Digest;
-use crate::fixtures::{description, service};
+use crate::fixtures::{description, service, territory};
 use crate::outcome::{Next, SLOW, WriteFailure};
 use crate::service::plan::{Conclusion, Performed, Standing, Step, Then, conclude};
 use crate::service::request::IntentReason;
@@ -158,7 +158,7 @@ fn a_delete_that_came_to(#[case] performed: Performed, #[case] then: Then, #[cas
 #[test]
 fn targets_of_a_vanished_load_balancer_mean_making_it_anew() {
     let mut case = Case::in_sync();
-    case.targets = crate::service::targets::select(&[], &description());
+    case.targets = crate::service::targets::select(&[], &description(), &territory());
     let proof = AbsenceProof {
         complete: true,
         scopes: Vec::new(),
@@ -176,7 +176,7 @@ fn targets_of_a_vanished_load_balancer_mean_making_it_anew() {
 #[test]
 fn a_target_update_that_failed_is_followed_by_a_full_ensure() {
     let mut case = Case::in_sync();
-    case.targets = crate::service::targets::select(&[], &description());
+    case.targets = crate::service::targets::select(&[], &description(), &territory());
     let conclusion = concluded(
         &case,
         Performed::Updated(Err(failure(Some(Reason::ProviderError)))),
@@ -190,7 +190,7 @@ fn a_target_update_that_failed_is_followed_by_a_full_ensure() {
 fn a_target_update_between_two_sessions_is_asked_again() {
     let mut case = Case::in_sync();
     let before = case.memory.standing.clone();
-    case.targets = crate::service::targets::select(&[], &description());
+    case.targets = crate::service::targets::select(&[], &description(), &territory());
     let conclusion = concluded(
         &case,
         Performed::Updated(Err(failure(Some(Reason::Disconnected)))),
