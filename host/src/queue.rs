@@ -205,7 +205,7 @@ impl<K: Clone + Ord> Turn<K> {
 
 impl<K: Clone + Ord> Drop for Turn<K> {
     fn drop(&mut self) {
-        self.end(Next::Backoff(Duration::ZERO));
+        self.end(Next::RETRY);
     }
 }
 

@@ -280,6 +280,8 @@ pub enum Reason {
     ProtocolViolation,
     /// There is no live session to the plugin.
     Disconnected,
+    /// The plugin's gate is shut: nothing was sent.
+    Shut,
 }
 
 /// What a load balancer call came to.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::cloud::Failure;
 
 /// When a key is to be looked at again.
@@ -11,8 +12,18 @@ pub enum Next {
     AwaitChange,
     /// After this time, or when something changes.
     After(Duration),
-    /// With growing pauses, each at least this long.
-    Backoff(Duration),
+    /// With growing pauses.
+    Backoff(Backoff),
+}
+
+impl Next {
+    /// It failed: with the pauses that objects get.
+    pub const RETRY: Self = Self::Backoff(Backoff::OBJECT);
+
+    /// It failed, and nothing is gained before `pause` is over.
+    pub const fn retry_after(pause: Duration) -> Self {
+        Self::Backoff(Backoff::OBJECT.at_least(pause))
+    }
 }
 
 /// Something to tell people: an Event on the object.
@@ -153,7 +164,7 @@ pub fn after_write(failure: &WriteFailure, reason: &'static str, what: &str) -> 
     };
     AfterWrite::Rest {
         notices,
-        next: Next::Backoff(floor),
+        next: Next::retry_after(floor),
     }
 }
 

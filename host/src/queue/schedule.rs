@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bulkhead_core::backoff::Backoff;
 use bulkhead_core::outcome::Next;
 use tokio::time::Instant;
 
@@ -151,9 +150,9 @@ impl<K: Clone + Ord> Schedule<K> {
                     entry.failures = 0;
                     entry.wish(later(now, delay));
                 }
-                Next::Backoff(at_least) => {
+                Next::Backoff(backoff) => {
                     entry.failures = entry.failures.saturating_add(1);
-                    let end = later(now, Backoff::OBJECT.delay(entry.failures, jitter).max(at_least));
+                    let end = later(now, backoff.delay(entry.failures, jitter));
                     entry.wish(end);
                     entry.floor = (!entry.at_once).then_some(end);
                 }

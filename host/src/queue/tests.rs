@@ -9,7 +9,7 @@ use tokio::time::advance;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
-const FAILED: Next = Next::Backoff(Duration::ZERO);
+const FAILED: Next = Next::RETRY;
 
 #[derive(Clone, Debug, Default)]
 struct Counts(Arc<[AtomicUsize; 4]>);
@@ -185,7 +185,7 @@ async fn pauses_grow_with_failures_until_a_turn_succeeds() {
 async fn a_backoff_lasts_at_least_what_is_asked_for() {
     let queue = queue();
     queue.add(1);
-    poll(&queue).unwrap().done(Next::Backoff(SECOND * 30));
+    poll(&queue).unwrap().done(Next::retry_after(SECOND * 30));
     advance(SECOND * 29).await;
     assert_eq!(poll_key(&queue), None);
     advance(SECOND).await;

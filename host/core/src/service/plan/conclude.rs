@@ -112,7 +112,7 @@ pub fn conclude(observed: &Observed<'_>, step: &Step, performed: Performed) -> C
             (Some(memory), then)
         }
         // The executor answers each step in kind; should it ever not, looking again is always right.
-        _ => (Some(memory), Then::Rest(Next::Backoff(Duration::ZERO))),
+        _ => (Some(memory), Then::Rest(Next::RETRY)),
     };
     told(memory, notices, then)
 }
@@ -197,7 +197,7 @@ fn ensured(
     notices.extend(problems(&answer.target_problems, &answer.port_problems));
     if answer.spec_digest != *spec_digest {
         // The plugin finished what it was asked before: ask again for what is wanted now.
-        return (memory, Then::Rest(Next::Backoff(Duration::ZERO)));
+        return (memory, Then::Rest(Next::RETRY));
     }
     match (answer.outcome, answer.ingress) {
         (Outcome::Done, Some(ingress)) => {
@@ -218,7 +218,7 @@ fn ensured(
             }));
             (memory, Then::Again)
         }
-        (Outcome::Done, None) => (memory, Then::Rest(Next::Backoff(Duration::ZERO))),
+        (Outcome::Done, None) => (memory, Then::Rest(Next::RETRY)),
         (Outcome::Elsewhere, _) => {
             memory.open = None;
             memory.standing = Standing::Elsewhere {
@@ -246,7 +246,7 @@ fn ensured(
                 SYNC_FAILED,
                 format!("{SYNCING}: {}", message_of(&failure)),
             ));
-            (memory, Then::Rest(Next::Backoff(SLOW)))
+            (memory, Then::Rest(Next::retry_after(SLOW)))
         }
     }
 }
@@ -298,7 +298,7 @@ fn updated(
                 UPDATE_FAILED,
                 format!("{UPDATING}: {}", message_of(&failure)),
             ));
-            (memory, Then::Rest(Next::Backoff(SLOW)))
+            (memory, Then::Rest(Next::retry_after(SLOW)))
         }
     }
 }
@@ -320,7 +320,7 @@ fn deleted(
     match answer.outcome {
         // The finalizer goes only when nothing is left, whatever the plugin calls it.
         Outcome::Done | Outcome::Elsewhere if !answer.remaining.is_empty() => {
-            (memory, Then::Rest(Next::Backoff(Duration::ZERO)))
+            (memory, Then::Rest(Next::RETRY))
         }
         Outcome::Done | Outcome::Elsewhere => {
             notices.push(Notice::normal(DELETED, "Deleted load balancer"));
@@ -341,7 +341,7 @@ fn deleted(
                 DELETE_FAILED,
                 format!("{DELETING_FAILED}: {}", message_of(&failure)),
             ));
-            (memory, Then::Rest(Next::Backoff(SLOW)))
+            (memory, Then::Rest(Next::retry_after(SLOW)))
         }
     }
 }
