@@ -5,6 +5,8 @@
 
 use std::time::Duration;
 
+use bulkhead_core::cloud::Capability;
+use bulkhead_core::gate::{Gate, Why};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -12,8 +14,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use crate::plugin::Observer;
+use self::gates::GateMetrics;
+use crate::plugin::{Change, Observer};
 
+mod gates;
 mod process;
 mod workqueue;
 
@@ -214,6 +218,7 @@ pub struct PluginMetrics {
     calls: Family<CallLabels, Counter>,
     call_duration: Histograms<PluginVerbLabels>,
     sessions: Family<PluginLabels, Counter>,
+    gates: GateMetrics,
 }
 
 /// From a call over a local socket, about 0.1 ms, to the hard deadline of writes, 60 s.
@@ -228,6 +233,7 @@ impl PluginMetrics {
             calls: Family::default(),
             call_duration: Family::new_with_constructor(call_seconds),
             sessions: Family::default(),
+            gates: GateMetrics::register(registry),
         };
         registry.register(
             "bulkhead_plugin_calls",
@@ -271,6 +277,26 @@ impl Observer for PluginMetrics {
                 plugin: plugin.to_owned(),
             })
             .inc();
+    }
+
+    fn gate(&self, plugin: &str, capability: Capability, gate: Gate) {
+        self.gates.gate(plugin, capability, gate);
+    }
+
+    fn shut(&self, plugin: &str, capability: Capability, why: Why) {
+        self.gates.shut(plugin, capability, why);
+    }
+
+    fn in_flight(&self, plugin: &str, change: Change) {
+        self.gates.in_flight(plugin, change);
+    }
+
+    fn waited(&self, plugin: &str, took: Duration) {
+        self.gates.waited(plugin, took);
+    }
+
+    fn crowded_out(&self, plugin: &str) {
+        self.gates.crowded_out(plugin);
     }
 }
 

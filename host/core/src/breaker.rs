@@ -36,7 +36,31 @@ pub enum Cause {
     Violated,
 }
 
-/// When a breaker opens, and for how long.
+/// For how long a breaker is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waits {
+    /// Because the provider cannot be reached.
+    pub unreached: Backoff,
+    /// Because the plugin does not keep the protocol.
+    pub violated: Backoff,
+}
+
+impl Waits {
+    /// Half a minute to five, as `SPEC.md` section 3 has it; one minute to fifteen for what only a new version cures.
+    pub const DEFAULT: Self = Self {
+        unreached: Backoff::new(Duration::from_secs(30), Duration::from_secs(300)),
+        violated: Backoff::new(Duration::from_secs(60), Duration::from_secs(900)),
+    };
+
+    const fn of(&self, cause: Cause) -> Backoff {
+        match cause {
+            Cause::Unreached => self.unreached,
+            Cause::Violated => self.violated,
+        }
+    }
+}
+
+/// When a breaker opens.
 #[derive(Clone, Copy, Debug)]
 struct Rule {
     /// Ends of calls in a row.
@@ -45,8 +69,6 @@ struct Rule {
     keys: usize,
     /// How long an end counts.
     window: Duration,
-    /// How long it is open, from the first time to the longest.
-    wait: Backoff,
 }
 
 impl Cause {
@@ -57,14 +79,12 @@ impl Cause {
                 count: 5,
                 keys: 3,
                 window: Duration::from_secs(60),
-                wait: Backoff::new(Duration::from_secs(30), Duration::from_secs(300)),
             },
             // Three in a row, with no sound answer between. One object whose answer cannot be read is not enough.
             Self::Violated => Rule {
                 count: 3,
                 keys: 3,
                 window: Duration::from_secs(600),
-                wait: Backoff::new(Duration::from_secs(60), Duration::from_secs(900)),
             },
         }
     }
@@ -100,6 +120,7 @@ pub enum State {
 /// The breaker of one capability.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Breaker {
+    waits: Waits,
     state: State,
     /// Raised whenever the state changes.
     turn: u32,
@@ -111,20 +132,20 @@ pub struct Breaker {
     violated: Run,
 }
 
-impl Default for Breaker {
-    fn default() -> Self {
+impl Breaker {
+    /// A closed one that opens for so long.
+    pub const fn new(waits: Waits) -> Self {
         Self {
+            waits,
             state: State::Closed,
             turn: 0,
             openings: 0,
             is_trying: false,
-            unreached: Run::default(),
-            violated: Run::default(),
+            unreached: Run(VecDeque::new()),
+            violated: Run(VecDeque::new()),
         }
     }
-}
 
-impl Breaker {
     /// Whether calls are let through.
     pub const fn state(&self) -> State {
         self.state
@@ -197,7 +218,7 @@ impl Breaker {
 
     fn open(&mut self, cause: Cause, now: Instant) {
         self.openings = self.openings.saturating_add(1);
-        let until = now + cause.rule().wait.delay(self.openings, 0.0);
+        let until = now + self.waits.of(cause).delay(self.openings, 0.0);
         self.state = State::Open { cause, until };
         self.turn = self.turn.wrapping_add(1);
         self.is_trying = false;
@@ -213,7 +234,7 @@ impl Breaker {
         };
         *self = Self {
             turn,
-            ..Self::default()
+            ..Self::new(self.waits)
         };
     }
 }

@@ -56,7 +56,7 @@ pub enum Again {
     Stop,
     /// Not before the whole plugin's pause is over.
     PausePlugin(Backoff),
-    /// Nothing of this plugin changes until it reports well; ask for its status this often.
+    /// Nothing of this plugin changes until it has other credentials; look for that this often.
     Freeze(Duration),
 }
 
@@ -79,8 +79,8 @@ pub enum Against {
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(15 * 60);
 /// Recheck of a resource that carries somebody else's mark.
 const FOREIGN: Duration = Duration::from_secs(10 * 60);
-/// How often a frozen plugin is asked for its status.
-const FROZEN: Duration = Duration::from_secs(30);
+/// How long a frozen plugin stays frozen at the least, unless it says that it has other credentials.
+pub const FROZEN: Duration = Duration::from_secs(30);
 
 const BUSY: Duration = Duration::from_secs(2);
 const PERMISSION: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(15 * 60));

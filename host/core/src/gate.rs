@@ -13,13 +13,30 @@ use std::time::Duration;
 
 use self::credentials::Credentials;
 use self::throttle::Throttle;
-use crate::breaker::{self, Breaker, Cause, Evidence, Subject};
+use crate::breaker::{self, Breaker, Cause, Evidence, Subject, Waits};
 use crate::clock::Instant;
 use crate::cloud::{Capability, Failure, Reason};
-use crate::disposition::{Again, Against, CallKind, classify};
+use crate::disposition::{Again, Against, CallKind, FROZEN, classify};
 
 /// So many bugs and panics within this time make a plugin unsound.
 pub const UNSOUND: (usize, Duration) = (5, Duration::from_secs(600));
+
+/// For how long gates are shut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pauses {
+    /// By a breaker.
+    pub breaker: Waits,
+    /// How long refused credentials stand before the plugin's word for them, or its silence, is taken for a change.
+    pub credentials: Duration,
+}
+
+impl Pauses {
+    /// Those of `SPEC.md` section 3.
+    pub const DEFAULT: Self = Self {
+        breaker: Waits::DEFAULT,
+        credentials: FROZEN,
+    };
+}
 
 /// Whether calls of one capability are let through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +108,9 @@ impl From<Cause> for Why {
 }
 
 impl Gate {
+    /// Every state in metrics.
+    pub const NAMES: [&'static str; 3] = ["open", "trial", "shut"];
+
     /// Its state in metrics.
     pub const fn name(self) -> &'static str {
         match self {
@@ -155,8 +175,9 @@ pub struct Report {
 }
 
 /// The gates of one plugin.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Gates {
+    pauses: Pauses,
     breakers: BTreeMap<Capability, Breaker>,
     credentials: Credentials,
     throttle: Throttle,
@@ -167,12 +188,31 @@ pub struct Gates {
 }
 
 impl Gates {
+    /// All open.
+    pub fn new(pauses: Pauses) -> Self {
+        Self {
+            pauses,
+            breakers: BTreeMap::new(),
+            credentials: Credentials::default(),
+            throttle: Throttle::default(),
+            faults: VecDeque::new(),
+            is_loss_counted: false,
+        }
+    }
+
+    fn breaker(&mut self, capability: Capability) -> &mut Breaker {
+        let waits = self.pauses.breaker;
+        self.breakers
+            .entry(capability)
+            .or_insert_with(|| Breaker::new(waits))
+    }
+
     /// Another process, or the same over another connection, answers from now on, and declares `capabilities`.
     pub fn session_began(&mut self, capabilities: &[Capability]) {
         self.breakers
             .retain(|capability, _| capabilities.contains(capability));
         for capability in capabilities {
-            self.breakers.entry(*capability).or_default().session_began();
+            self.breaker(*capability).session_began();
         }
         self.credentials.session_began();
         self.throttle.session_began();
@@ -191,7 +231,7 @@ impl Gates {
         if !self.credentials.has_room() {
             return Err(Why::Credentials);
         }
-        let breaker = self.breakers.entry(capability).or_default();
+        let breaker = self.breaker(capability);
         let state = breaker.state();
         let Some(breaker) = breaker.begin() else {
             return Err(why_not(state).unwrap_or(Why::Unreached));
@@ -217,9 +257,7 @@ impl Gates {
         // However many calls it takes along, one connection that ends is one failure.
         let is_counted = is_connection_lost && std::mem::replace(&mut self.is_loss_counted, true);
         let evidence = if is_counted { Evidence::Nothing } else { evidence };
-        self.breakers
-            .entry(ticket.capability)
-            .or_default()
+        self.breaker(ticket.capability)
             .ended(ticket.breaker, subject, evidence, now);
         let again = disposition.map(|it| it.again);
         self.credentials.ended(
@@ -249,7 +287,8 @@ impl Gates {
         for breaker in self.breakers.values_mut() {
             breaker.status_answered(now);
         }
-        self.credentials.reported(report.credentials, now);
+        self.credentials
+            .reported(report.credentials, self.pauses.credentials, now);
         self.throttle.reported(report.throttled_for, now);
     }
 

@@ -5,6 +5,7 @@
 
 pub mod backoff;
 pub mod breaker;
+pub mod bulletin;
 pub mod clock;
 pub mod cloud;
 pub mod controllers;

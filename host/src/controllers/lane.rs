@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bulkhead_core::cloud::{Capability, Description};
 use bulkhead_core::election::Epoch;
+use bulkhead_core::gate::GateView;
 use bulkhead_core::lane::{Lane, Order, Situation};
 use bulkhead_core::outcome::Next;
 use prometheus_client::metrics::gauge::Gauge;
@@ -60,6 +61,8 @@ pub struct Conditions {
     pub standing: watch::Receiver<Standing>,
     /// The plugin's session.
     pub session: watch::Receiver<SessionView>,
+    /// The plugin's gates.
+    pub gates: watch::Receiver<GateView>,
     /// The stores that a plan reads: nothing starts before all are complete.
     pub stores: Vec<watch::Receiver<bool>>,
     /// Beats while the workers get on.
@@ -120,6 +123,7 @@ async fn keep<C: Controller>(controller: Arc<C>, mut conditions: Conditions) {
         tokio::select! {
             changed = conditions.standing.changed() => if changed.is_err() { return },
             changed = conditions.session.changed() => if changed.is_err() { return },
+            changed = conditions.gates.changed() => if changed.is_err() { return },
             _ = tick.tick() => {
                 let stats = controller.queue().stats();
                 if stats.longest < STUCK {
@@ -146,6 +150,7 @@ fn situation<C: Controller>(conditions: &mut Conditions, lacking: &mut Option<u6
         leading,
         session: view.session,
         takes_work: view.state.takes_work() && is_able,
+        gate: conditions.gates.borrow_and_update().of(C::CAPABILITY),
     }
 }
 
@@ -153,6 +158,7 @@ fn obey<C: Controller>(controller: &C, order: &Order) {
     match order {
         Order::Close => controller.queue().close(),
         Order::BeginTerm(epoch) => controller.begin_term(epoch),
+        Order::Let(flow) => controller.queue().set_flow(*flow),
         Order::Open => {
             controller.queue().open();
             controller.add_all();
@@ -173,3 +179,6 @@ fn is_able<C: Controller>(description: &Description, session: u64, lacking: &mut
     }
     able
 }
+
+#[cfg(test)]
+mod tests;

@@ -102,6 +102,17 @@ impl Regarding {
         }
     }
 
+    /// A Namespace.
+    pub fn namespace(name: &str) -> Self {
+        Self {
+            api_version: "v1",
+            kind: "Namespace",
+            namespace: None,
+            name: name.to_owned(),
+            uid: None,
+        }
+    }
+
     /// Where Events about it live: those about objects without a namespace in `default`, as the API wants it.
     fn event_namespace(&self) -> &str {
         self.namespace.as_deref().unwrap_or("default")

@@ -39,6 +39,18 @@ fn names_and_labels_are_those_of_dashboards() {
             .plugins
             .call("local", "GetInstances", "ok", Duration::from_micros(100));
         metrics.plugins.session("local");
+        let shut = Gate::Shut {
+            why: Why::Unreached,
+            until: None,
+        };
+        metrics.plugins.gate("local", Capability::Lb, Gate::Open);
+        metrics.plugins.gate("local", Capability::Lb, shut);
+        metrics.plugins.shut("local", Capability::Lb, Why::Unreached);
+        metrics.plugins.in_flight("local", Change::Begun);
+        metrics.plugins.in_flight("local", Change::Begun);
+        metrics.plugins.in_flight("local", Change::Over);
+        metrics.plugins.waited("local", Duration::from_millis(3));
+        metrics.plugins.crowded_out("local");
         metrics.api.write("patch-node", "conflict");
         metrics.api.events_dropped.inc();
     });
@@ -62,6 +74,12 @@ fn names_and_labels_are_those_of_dashboards() {
         r#"bulkhead_plugin_calls_total{plugin="local",verb="GetInstances",result="ok"} 1"#,
         r#"bulkhead_plugin_call_duration_seconds_count{plugin="local",verb="GetInstances"} 1"#,
         r#"bulkhead_plugin_sessions_total{plugin="local"} 1"#,
+        r#"bulkhead_plugin_gate{plugin="local",capability="lb",state="shut"} 1"#,
+        r#"bulkhead_plugin_gate{plugin="local",capability="lb",state="open"} 0"#,
+        r#"bulkhead_plugin_gate_shut_total{plugin="local",capability="lb",why="unreached"} 1"#,
+        r#"bulkhead_plugin_calls_in_flight{plugin="local"} 1"#,
+        r#"bulkhead_plugin_budget_wait_seconds_bucket{plugin="local",le="0.004"} 1"#,
+        r#"bulkhead_plugin_budget_overflows_total{plugin="local"} 1"#,
         r#"bulkhead_api_writes_total{verb="patch-node",result="conflict"} 1"#,
         "bulkhead_events_dropped_total 1",
         concat!(

@@ -75,6 +75,34 @@ async fn a_key_added_twice_is_handed_out_once() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn one_by_one_the_next_key_waits_for_the_end_of_the_one_before() {
+    let queue = queue();
+    queue.set_flow(Flow::OneByOne);
+    queue.add(1);
+    queue.add(2);
+    let first = poll(&queue).unwrap();
+    assert!(poll(&queue).is_none());
+    let (second, ()) = tokio::join!(queue.next(), async { first.done(Next::AwaitChange) });
+    assert_eq!(*second.unwrap().key(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_hands_out_nothing_forgets_nothing() {
+    let queue = queue();
+    queue.add(1);
+    fail(&queue, 1);
+    queue.add(2);
+    queue.set_flow(Flow::Nothing);
+    queue.add_now(3);
+    advance(SECOND * 60).await;
+    assert!(poll(&queue).is_none());
+    queue.set_flow(Flow::Freely);
+    let turns: Vec<_> = std::iter::from_fn(|| poll(&queue)).collect();
+    let failures: BTreeSet<_> = turns.iter().map(|turn| (*turn.key(), turn.failures())).collect();
+    assert_eq!(failures, BTreeSet::from([(1, 1), (2, 0), (3, 0)]));
+}
+
+#[tokio::test(start_paused = true)]
 async fn keys_come_in_the_order_in_which_they_became_due() {
     let queue = queue();
     queue.add_after(3, SECOND);

@@ -12,6 +12,7 @@ use bulkhead_core::service::view::ServiceView;
 use tokio::sync::{mpsc, watch};
 
 use super::{ANNOUNCEMENTS, Host, Stages, elect, show};
+use crate::announcer::announce;
 use crate::config::{Config, ControllerConfig};
 use crate::controllers::Effects;
 use crate::controllers::lane::{self, Conditions, Controller};
@@ -22,7 +23,7 @@ use crate::kube::events::{EventRecorder, EventSpec, Regarding, component, events
 use crate::kube::stores::Store;
 use crate::kube::views::View;
 use crate::kube::writer::Writer;
-use crate::leader::{Announcement, EVENT_REASON, Leadership};
+use crate::leader::{Announcement, EVENT_REASON, Leadership, Standing};
 use crate::loader::loader;
 use crate::metrics::{Metrics, QueueMetrics};
 use crate::plugin::{self, PluginHandle};
@@ -85,6 +86,15 @@ pub(super) async fn assemble(
     });
     let recorder = start_events(&api, &leadership, announcements, &watching, &stages.base);
     let plugin = start_plugin(&config, &cluster_uid, &leadership, &watching, &stages.base);
+    let (events, stop) = (recorder.clone(), stages.base.stop_token().clone());
+    let place = notice_board(&config, &leadership);
+    let announcer = announce(plugin.clone(), events, place);
+    stages.base.spawn("plugin events", async move {
+        tokio::select! {
+            () = stop.cancelled() => {}
+            () = announcer => stop.cancelled().await,
+        }
+    });
     let counts = watching.metrics.api.clone();
     let writer = Writer::new(&api, config.api.writes_in_flight, move |verb, result| {
         counts.write(verb, result);
@@ -119,6 +129,21 @@ pub(super) async fn assemble(
         }),
     );
     Host { leadership, plugin }
+}
+
+/// The object at which people are told of plugins: the Lease, or without election the namespace kube-system.
+fn notice_board(config: &Config, leadership: &Leadership) -> impl Fn() -> Regarding + Send + 'static {
+    let (election, standing) = (config.election.clone(), leadership.subscribe());
+    move || {
+        let Some(election) = &election else {
+            return Regarding::namespace("kube-system");
+        };
+        let uid = match &*standing.borrow() {
+            Standing::Leading(term) => Some(Uid(term.epoch.lease_uid.clone())),
+            Standing::Standby | Standing::Draining(_) => None,
+        };
+        Regarding::lease(&election.namespace, &election.name, uid)
+    }
 }
 
 /// Events of all components are written by one task.
@@ -187,6 +212,7 @@ fn start_plugin(
         host_name: leadership.identity().to_owned(),
         run_root: plugin::run_root(run_dir.as_deref()),
         timing: plugin::Timing::DEFAULT,
+        budget: plugin::Budget::default(),
     };
     plugin::start(
         settings,
@@ -267,6 +293,7 @@ impl Parts<'_> {
         Conditions {
             standing: self.effects.leadership.subscribe(),
             session: self.effects.plugin.subscribe(),
+            gates: self.effects.plugin.gates(),
             stores,
             heartbeat: self.watching.health.heartbeat(C::NAME, lane::HEARTBEAT),
             running: self.watching.metrics.leadership.running(kind.alias()),

@@ -16,11 +16,15 @@ const fn open(cause: Cause, seconds: u64) -> State {
     }
 }
 
+const fn fresh() -> Breaker {
+    Breaker::new(Waits::DEFAULT)
+}
+
 /// One call after another: when each ends, what it is about and what it says.
 type Ends<'a> = &'a [(u64, Subject<'a>, Evidence)];
 
 fn after(ends: Ends<'_>) -> Breaker {
-    let mut breaker = Breaker::default();
+    let mut breaker = fresh();
     for (seconds, subject, evidence) in ends {
         if let Some(pass) = breaker.begin() {
             breaker.ended(pass, *subject, *evidence, at(*seconds));
@@ -163,7 +167,7 @@ fn waits_double_up_to_five_minutes_and_start_anew_after_a_success() {
 #[case::of_calls_from_before_it_opened(Reached)]
 #[case::of_failures_from_before_it_opened(Unreached)]
 fn the_end_decides_nothing(#[case] evidence: Evidence) {
-    let mut breaker = Breaker::default();
+    let mut breaker = fresh();
     let early = breaker.begin().unwrap();
     for _ in 0..5 {
         let pass = breaker.begin().unwrap();
@@ -212,7 +216,7 @@ fn event() -> impl Strategy<Value = Event> {
 proptest! {
     #[test]
     fn never_are_two_trials_in_flight(events in proptest::collection::vec(event(), 0..300)) {
-        let mut breaker = Breaker::default();
+        let mut breaker = fresh();
         let mut in_flight: Vec<Pass> = Vec::new();
         let mut now = at(0);
         for event in events {
@@ -240,18 +244,18 @@ proptest! {
     fn answers_never_open_it_whatever_they_say_of_objects(
         ends in proptest::collection::vec((0_u64..1000, proptest::option::of("[a-z]"), any::<bool>()), 0..200),
     ) {
-        let mut breaker = Breaker::default();
+        let mut breaker = fresh();
         for (seconds, key, says_something) in ends {
             let pass = breaker.begin().unwrap();
             let evidence = if says_something { Reached } else { Nothing };
             prop_assert!(!breaker.ended(pass, key.as_deref(), evidence, at(seconds)));
         }
-        prop_assert_eq!(breaker, Breaker::default());
+        prop_assert_eq!(breaker, fresh());
     }
 
     #[test]
     fn after_a_success_it_is_as_new(events in proptest::collection::vec(event(), 0..200)) {
-        let mut breaker = Breaker::default();
+        let mut breaker = fresh();
         let mut now = at(0);
         for event in events {
             match event {
@@ -270,6 +274,6 @@ proptest! {
         breaker.status_answered(now);
         let pass = breaker.begin().unwrap();
         breaker.ended(pass, None, Reached, now);
-        prop_assert_eq!(Breaker { turn: 0, ..breaker }, Breaker::default());
+        prop_assert_eq!(Breaker { turn: 0, ..breaker }, fresh());
     }
 }

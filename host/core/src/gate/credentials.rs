@@ -5,9 +5,6 @@ use std::time::Duration;
 use crate::breaker::Evidence;
 use crate::clock::Instant;
 
-/// How long a refusal stands before the plugin's word, or its silence, is taken for a change (SPEC.md section 3).
-const FROZEN: Duration = Duration::from_secs(30);
-
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum State {
     #[default]
@@ -79,12 +76,13 @@ impl Credentials {
         }
     }
 
-    /// The plugin answered `GetStatus`; `None`: it does not speak of its credentials.
-    pub(super) fn reported(&mut self, are_valid: Option<bool>, now: Instant) {
+    /// The plugin answered `GetStatus`; `None`: it does not speak of its credentials. A refusal stands for `pause` before
+    /// its word for them, or its silence, is taken for a change.
+    pub(super) fn reported(&mut self, are_valid: Option<bool>, pause: Duration, now: Instant) {
         let State::Refused { since, admitted } = &mut self.state else {
             return;
         };
-        let is_due = now.saturating_since(*since) >= FROZEN;
+        let is_due = now.saturating_since(*since) >= pause;
         match are_valid {
             Some(false) => *admitted = true,
             // At once it may be what the plugin believed before the call that failed.

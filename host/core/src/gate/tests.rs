@@ -26,7 +26,7 @@ struct Plugin(Gates);
 
 impl Plugin {
     fn new() -> Self {
-        let mut gates = Gates::default();
+        let mut gates = Gates::new(Pauses::DEFAULT);
         gates.session_began(&BOTH);
         Self(gates)
     }

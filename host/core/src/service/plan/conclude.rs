@@ -183,7 +183,7 @@ fn ensured(
         Ok(answer) => answer,
         Err(failure) => {
             let then = failed(&failure, CallKind::Write, SYNC_FAILED, SYNCING, notices);
-            memory.is_unsure = classify(&failure, CallKind::Write).look_first;
+            memory.is_unsure = is_unsure_after(&memory, &failure);
             memory.is_starved = matches!(
                 failure.reason,
                 Some(Reason::QuotaExceeded | Reason::LimitReached | Reason::InUse)
@@ -270,6 +270,7 @@ fn updated(
         }
         Ok(TargetsAnswer::Failed(failure)) | Err(failure) => {
             let then = failed(&failure, CallKind::Write, UPDATE_FAILED, UPDATING, notices);
+            memory.is_unsure = is_unsure_after(&memory, &failure);
             if deserves_notice(&failure) {
                 // As upstream: whatever is wrong with it, a full Ensure is more likely to mend it.
                 memory.standing = Standing::Unknown;
@@ -278,6 +279,7 @@ fn updated(
             return (memory, then);
         }
     };
+    memory.is_unsure = false;
     notices.extend(problems(&target_problems, &[]));
     match outcome {
         Outcome::Done | Outcome::Elsewhere => {
@@ -344,6 +346,13 @@ fn deleted(
             (memory, Then::Rest(Next::retry_after(SLOW)))
         }
     }
+}
+
+/// Whether the next step must be a read now that a write failed. What was only between two turns was not sent, or says
+/// nothing of what was sent before.
+fn is_unsure_after(memory: &Memory, failure: &Failure) -> bool {
+    let was_unsure = memory.is_unsure && !deserves_notice(failure);
+    was_unsure || classify(failure, CallKind::Write).look_first
 }
 
 const SYNCING: &str = "Error syncing load balancer";

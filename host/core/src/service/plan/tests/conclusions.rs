@@ -177,16 +177,24 @@ fn targets_of_a_vanished_load_balancer_mean_making_it_anew() {
     assert_eq!(intent.reason, IntentReason::Drift);
 }
 
-#[test]
-fn a_target_update_that_failed_is_followed_by_a_full_ensure() {
+#[rstest]
+#[case::that_changed_nothing(Certainty::NotApplied, false)]
+#[case::of_unknown_outcome_after_a_look(Certainty::Unknown, true)]
+fn a_failed_target_update_is_followed_by_a_full_ensure(
+    #[case] certainty: Certainty,
+    #[case] looks_first: bool,
+) {
     let mut case = Case::in_sync();
     case.targets = crate::service::targets::select(&[], &description());
-    let conclusion = concluded(
-        &case,
-        Performed::Updated(Err(failure(Some(Reason::ProviderError)))),
-    );
+    let failure = Failure {
+        certainty,
+        ..failure(Some(Reason::ProviderError))
+    };
+    let conclusion = concluded(&case, Performed::Updated(Err(failure)));
     assert_eq!(reasons(&conclusion), ["UpdateLoadBalancerFailed"]);
     case.memory = conclusion.memory.unwrap();
+    assert_eq!(matches!(case.plan().step, Step::Look(_)), looks_first);
+    case.looked = Some(LoadBalancerAnswer::Unverified);
     assert!(matches!(case.plan().step, Step::Ensure { .. }));
 }
 
@@ -200,6 +208,22 @@ fn a_target_update_between_two_sessions_is_asked_again() {
         Performed::Updated(Err(failure(Some(Reason::Disconnected)))),
     );
     assert_eq!(conclusion.memory.unwrap().standing, before);
+}
+
+#[test]
+fn a_write_that_the_gate_held_back_does_not_make_an_earlier_one_known() {
+    let mut case = Case::new();
+    for reason in [Reason::DeadlineExceeded, Reason::Shut] {
+        let failure = Failure {
+            certainty: Certainty::NotApplied,
+            ..failure(Some(reason))
+        };
+        case.looked = Some(LoadBalancerAnswer::Unverified);
+        assert!(matches!(case.plan().step, Step::Ensure { .. }));
+        case.memory = concluded(&case, Performed::Ensured(Err(failure))).memory.unwrap();
+        case.looked = None;
+        assert!(matches!(case.plan().step, Step::Look(_)), "after {reason:?}");
+    }
 }
 
 #[test]
