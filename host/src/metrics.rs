@@ -5,7 +5,9 @@
 
 use std::time::Duration;
 
+use bulkhead_core::cloud::Capability;
 use bulkhead_core::controllers::Controller;
+use bulkhead_core::gate::{Gate, Why};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -13,8 +15,10 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use crate::plugin::Observer;
+use self::gates::GateMetrics;
+use crate::plugin::{Change, Observer};
 
+mod gates;
 mod process;
 mod workqueue;
 
@@ -41,11 +45,12 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Takes out what was measured for a plugin that this host no longer has.
+    /// Takes out what says how a plugin is that this host no longer has; its calls stay counted.
     pub fn forget_plugin(&self, plugin: &str) {
         self.workqueues.forget_plugin(plugin);
         self.leadership.forget_plugin(plugin);
         self.nodes.forget_plugin(plugin);
+        self.plugins.gates.forget_plugin(plugin);
     }
 
     /// Registers every metric, those of the process and of the build among them.
@@ -247,6 +252,7 @@ pub struct PluginMetrics {
     calls: Family<CallLabels, Counter>,
     call_duration: Histograms<PluginVerbLabels>,
     sessions: Family<PluginLabels, Counter>,
+    gates: GateMetrics,
 }
 
 /// From a call over a local socket, about 0.1 ms, to the hard deadline of writes, 60 s.
@@ -261,6 +267,7 @@ impl PluginMetrics {
             calls: Family::default(),
             call_duration: Family::new_with_constructor(call_seconds),
             sessions: Family::default(),
+            gates: GateMetrics::register(registry),
         };
         registry.register(
             "bulkhead_plugin_calls",
@@ -304,6 +311,26 @@ impl Observer for PluginMetrics {
                 plugin: plugin.to_owned(),
             })
             .inc();
+    }
+
+    fn gate(&self, plugin: &str, capability: Capability, gate: Gate) {
+        self.gates.gate(plugin, capability, gate);
+    }
+
+    fn shut(&self, plugin: &str, capability: Capability, why: Why) {
+        self.gates.shut(plugin, capability, why);
+    }
+
+    fn in_flight(&self, plugin: &str, change: Change) {
+        self.gates.in_flight(plugin, change);
+    }
+
+    fn waited(&self, plugin: &str, took: Duration) {
+        self.gates.waited(plugin, took);
+    }
+
+    fn crowded_out(&self, plugin: &str) {
+        self.gates.crowded_out(plugin);
     }
 }
 

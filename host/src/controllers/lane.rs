@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bulkhead_core::cloud::{Capability, Description};
 use bulkhead_core::election::Epoch;
+use bulkhead_core::gate::GateView;
 use bulkhead_core::lane::{Lane, Order, Situation};
 use bulkhead_core::outcome::Next;
 use bulkhead_core::territory::Territory;
@@ -65,6 +66,8 @@ pub struct Conditions {
     pub session: watch::Receiver<SessionView>,
     /// What is the plugin's own; `None` until that is known.
     pub territory: watch::Receiver<Option<Arc<Territory>>>,
+    /// The plugin's gates.
+    pub gates: watch::Receiver<GateView>,
     /// The stores that a plan reads: nothing starts before all are complete.
     pub stores: Vec<watch::Receiver<bool>>,
     /// Beats while the workers get on.
@@ -131,6 +134,7 @@ async fn keep<C: Controller>(controller: Arc<C>, mut conditions: Conditions) {
                 if changed.is_err() { return }
                 territory += 1;
             }
+            changed = conditions.gates.changed() => if changed.is_err() { return },
             _ = tick.tick() => {
                 let stats = controller.queue().stats();
                 if stats.longest < STUCK {
@@ -162,6 +166,7 @@ fn situation<C: Controller>(
         session: view.session,
         territory,
         takes_work: view.state.takes_work() && is_able,
+        gate: conditions.gates.borrow_and_update().of(C::CAPABILITY),
     }
 }
 
@@ -169,6 +174,7 @@ fn obey<C: Controller>(controller: &C, order: &Order) {
     match order {
         Order::Close => controller.queue().close(),
         Order::BeginTerm(epoch) => controller.begin_term(epoch),
+        Order::Let(flow) => controller.queue().set_flow(*flow),
         Order::Open => {
             controller.queue().open();
             controller.add_all();
@@ -189,3 +195,6 @@ fn is_able<C: Controller>(description: &Description, session: u64, lacking: &mut
     }
     able
 }
+
+#[cfg(test)]
+mod tests;

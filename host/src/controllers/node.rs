@@ -152,12 +152,12 @@ impl NodeController {
                 Conclusion::Again { notices } => {
                     self.record(&node, &action, notices);
                     let Ok(view) = written else {
-                        return Next::Backoff(Duration::ZERO);
+                        return Next::RETRY;
                     };
                     self.nodes.absorb(view.clone());
                     node = Arc::new(view);
                 }
-                Conclusion::Reread if conflicts == CONFLICTS => return Next::Backoff(Duration::ZERO),
+                Conclusion::Reread if conflicts == CONFLICTS => return Next::RETRY,
                 Conclusion::Reread => match self.effects.writer.read_node(&node.name).await {
                     Ok(Some(view)) if view.uid == node.uid && need(&view, territory) != Need::Nothing => {
                         conflicts += 1;
@@ -168,7 +168,7 @@ impl NodeController {
                     Ok(_) => return Next::AwaitChange,
                     Err(error) => {
                         tracing::debug!(node = %node.name, %error, "reading the node failed");
-                        return Next::Backoff(Duration::ZERO);
+                        return Next::RETRY;
                     }
                 },
                 Conclusion::Rest { notices, next } => {
@@ -180,7 +180,7 @@ impl NodeController {
                 }
             }
         }
-        Next::Backoff(Duration::ZERO)
+        Next::RETRY
     }
 
     async fn perform(&self, name: &NodeName, action: &Action) -> Result<NodeView, WriteFailure> {
@@ -320,7 +320,7 @@ impl Controller for NodeController {
             return Next::AwaitChange;
         };
         let Some(plugin) = self.effects.sight() else {
-            return Next::Backoff(Duration::ZERO);
+            return Next::RETRY;
         };
         let territory = &*plugin.territory;
         match need(&node, territory) {

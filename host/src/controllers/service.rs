@@ -140,18 +140,18 @@ impl ServiceController {
         for _ in 0..STEPS {
             match Box::pin(self.step(&mut object, plugin)).await {
                 Then::Again => {}
-                Then::Reread if conflicts == CONFLICTS => return Next::Backoff(Duration::ZERO),
+                Then::Reread if conflicts == CONFLICTS => return Next::RETRY,
                 Then::Reread => match self.reread(&object).await {
                     Some(service) => {
                         conflicts += 1;
                         object.service = service;
                     }
-                    None => return Next::Backoff(Duration::ZERO),
+                    None => return Next::RETRY,
                 },
                 Then::Rest(next) => return next,
             }
         }
-        Next::Backoff(Duration::ZERO)
+        Next::RETRY
     }
 
     /// Observes, plans one step, performs it, concludes and records.
@@ -287,7 +287,7 @@ impl Controller for ServiceController {
 
     async fn pass(&self, key: &ServiceKey) -> Next {
         let Some(plugin) = self.effects.sight() else {
-            return Next::Backoff(Duration::ZERO);
+            return Next::RETRY;
         };
         let service = self.services.get(key);
         let current = service.as_ref().map(|service| service.uid.clone());

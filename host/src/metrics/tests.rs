@@ -3,6 +3,7 @@ use std::time::Duration;
 use prometheus_client::encoding::prometheus_text;
 
 use super::*;
+use crate::plugin::Change;
 
 fn scrape(use_metrics: impl FnOnce(&Metrics)) -> String {
     let mut registry = Registry::default();
@@ -39,6 +40,18 @@ fn names_and_labels_are_those_of_dashboards() {
             .plugins
             .call("local", "GetInstances", "ok", Duration::from_micros(100));
         metrics.plugins.session("local");
+        let shut = Gate::Shut {
+            why: Why::Unreached,
+            until: None,
+        };
+        metrics.plugins.gate("local", Capability::Lb, Gate::Open);
+        metrics.plugins.gate("local", Capability::Lb, shut);
+        metrics.plugins.shut("local", Capability::Lb, Why::Unreached);
+        metrics.plugins.in_flight("local", Change::Begun);
+        metrics.plugins.in_flight("local", Change::Begun);
+        metrics.plugins.in_flight("local", Change::Over);
+        metrics.plugins.waited("local", Duration::from_millis(3));
+        metrics.plugins.crowded_out("local");
         metrics.api.write("patch-node", "conflict");
         metrics.api.events_dropped.inc();
     });
@@ -62,6 +75,12 @@ fn names_and_labels_are_those_of_dashboards() {
         r#"bulkhead_plugin_calls_total{plugin="local",verb="GetInstances",result="ok"} 1"#,
         r#"bulkhead_plugin_call_duration_seconds_count{plugin="local",verb="GetInstances"} 1"#,
         r#"bulkhead_plugin_sessions_total{plugin="local"} 1"#,
+        r#"bulkhead_plugin_gate{plugin="local",capability="lb",state="shut"} 1"#,
+        r#"bulkhead_plugin_gate{plugin="local",capability="lb",state="open"} 0"#,
+        r#"bulkhead_plugin_gate_shut_total{plugin="local",capability="lb",why="unreached"} 1"#,
+        r#"bulkhead_plugin_calls_in_flight{plugin="local"} 1"#,
+        r#"bulkhead_plugin_budget_wait_seconds_bucket{plugin="local",le="0.004"} 1"#,
+        r#"bulkhead_plugin_budget_overflows_total{plugin="local"} 1"#,
         r#"bulkhead_api_writes_total{verb="patch-node",result="conflict"} 1"#,
         "bulkhead_events_dropped_total 1",
         concat!(
@@ -75,14 +94,14 @@ fn names_and_labels_are_those_of_dashboards() {
 }
 
 #[test]
-fn what_was_measured_for_a_plugin_goes_with_it() {
+fn how_a_plugin_is_goes_with_it() {
     let text = scrape(|metrics| {
         for plugin in ["a", "b"] {
             metrics.workqueues.queue(NODES, plugin).depth.set(3);
             metrics.leadership.running("service", plugin).set(1);
             metrics.nodes.uninitialized(plugin).set(2);
-            metrics.plugins.call(plugin, "Lead", "ok", Duration::ZERO);
-            metrics.plugins.session(plugin);
+            metrics.plugins.gate(plugin, Capability::Lb, Gate::Open);
+            metrics.plugins.in_flight(plugin, Change::Begun);
         }
         metrics.forget_plugin("a");
     });

@@ -14,7 +14,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::show;
-use crate::config::{ControllerConfig, PluginConfig};
+use crate::announcer::announce;
+use crate::config::{ControllerConfig, DeadlineConfig, PluginConfig};
 use crate::controllers::Effects;
 use crate::controllers::lane::{self, Conditions, Controller};
 use crate::controllers::node::NodeController;
@@ -117,6 +118,18 @@ impl Room {
                 _ => {}
             }
         }
+        room.base.spawn(
+            format!("Events of plugin {}", room.config.name),
+            until_stopped(
+                room.base.stop_token().clone(),
+                announce(
+                    room.handle.clone(),
+                    house.events.with_component(component::MANAGER),
+                    standing.clone(),
+                    house.notice_board.clone(),
+                ),
+            ),
+        );
         room.base.spawn(
             format!("show plugin {}", room.config.name),
             show::plugin(
@@ -250,6 +263,7 @@ impl Room {
             plugin: self.config.name.clone(),
             standing: standing.clone(),
             session: self.handle.subscribe(),
+            gates: self.handle.gates(),
             territory: self.territory.subscribe(),
             stores,
             heartbeat: house
@@ -287,6 +301,14 @@ fn standing(
     receiver
 }
 
+/// A task that has nothing to do once what it follows has ended.
+async fn until_stopped(stop: CancellationToken, task: impl Future<Output = ()>) {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = task => stop.cancelled().await,
+    }
+}
+
 fn settings(house: &House, config: &PluginConfig) -> plugin::Settings {
     let run_dir = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     plugin::Settings {
@@ -297,7 +319,28 @@ fn settings(house: &House, config: &PluginConfig) -> plugin::Settings {
         cluster: house.cluster.clone(),
         host_name: house.leadership.identity().to_owned(),
         run_root: plugin::run_root(run_dir.as_deref()),
-        timing: plugin::Timing::DEFAULT,
+        timing: timing(&config.deadlines),
+        budget: plugin::Budget {
+            calls_in_flight: config.budget.calls_in_flight,
+            rate: config.budget.rate.map(|rate| plugin::Rate {
+                per_second: rate.per_second,
+                burst: rate.burst,
+            }),
+        },
+    }
+}
+
+/// The protocol's deadlines, but where the configuration has its own.
+fn timing(deadlines: &DeadlineConfig) -> plugin::Timing {
+    let protocol = plugin::Timing::DEFAULT;
+    plugin::Timing {
+        handshake: deadlines.handshake.unwrap_or(protocol.handshake),
+        status: deadlines.status.unwrap_or(protocol.status),
+        read: deadlines.read.unwrap_or(protocol.read),
+        look: deadlines.look.unwrap_or(protocol.look),
+        write_soft: deadlines.write.map_or(protocol.write_soft, |write| write * 5 / 6),
+        write: deadlines.write.unwrap_or(protocol.write),
+        ..protocol
     }
 }
 
