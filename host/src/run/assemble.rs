@@ -23,7 +23,7 @@ use crate::kube::events::{EventRecorder, EventSpec, Regarding, component, events
 use crate::kube::stores::Store;
 use crate::kube::views::View;
 use crate::kube::writer::Writer;
-use crate::leader::{Announcement, EVENT_REASON, Leadership, Standing};
+use crate::leader::{Announcement, EVENT_REASON, Leadership};
 use crate::loader::loader;
 use crate::metrics::{Metrics, QueueMetrics};
 use crate::plugin::{self, PluginHandle};
@@ -87,8 +87,8 @@ pub(super) async fn assemble(
     let recorder = start_events(&api, &leadership, announcements, &watching, &stages.base);
     let plugin = start_plugin(&config, &cluster_uid, &leadership, &watching, &stages.base);
     let (events, stop) = (recorder.clone(), stages.base.stop_token().clone());
-    let place = notice_board(&config, &leadership);
-    let announcer = announce(plugin.clone(), events, place);
+    let standing = leadership.subscribe();
+    let announcer = announce(plugin.clone(), events, standing, notice_board(&config));
     stages.base.spawn("plugin events", async move {
         tokio::select! {
             () = stop.cancelled() => {}
@@ -131,18 +131,11 @@ pub(super) async fn assemble(
     Host { leadership, plugin }
 }
 
-/// The object at which people are told of plugins: the Lease, or without election the namespace kube-system.
-fn notice_board(config: &Config, leadership: &Leadership) -> impl Fn() -> Regarding + Send + 'static {
-    let (election, standing) = (config.election.clone(), leadership.subscribe());
-    move || {
-        let Some(election) = &election else {
-            return Regarding::namespace("kube-system");
-        };
-        let uid = match &*standing.borrow() {
-            Standing::Leading(term) => Some(Uid(term.epoch.lease_uid.clone())),
-            Standing::Standby | Standing::Draining(_) => None,
-        };
-        Regarding::lease(&election.namespace, &election.name, uid)
+/// The object at which people are told of plugins.
+fn notice_board(config: &Config) -> Regarding {
+    match &config.election {
+        Some(election) => Regarding::lease(&election.namespace, &election.name, None),
+        None => Regarding::namespace("kube-system"),
     }
 }
 
