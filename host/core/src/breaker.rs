@@ -166,21 +166,18 @@ impl Breaker {
         })
     }
 
-    /// A call that was let through ended. Whether that opened the breaker.
-    pub fn ended(&mut self, pass: Pass, subject: Subject<'_>, evidence: Evidence, now: Instant) -> bool {
+    /// A call that was let through ended.
+    pub fn ended(&mut self, pass: Pass, subject: Subject<'_>, evidence: Evidence, now: Instant) {
         // What was begun before the breaker last changed says nothing of how things are since.
         if pass.turn != self.turn {
-            return false;
+            return;
         }
         if pass.is_trial {
             self.is_trying = false;
         }
         let cause = match evidence {
-            Evidence::Nothing => return false,
-            Evidence::Reached => {
-                self.close();
-                return false;
-            }
+            Evidence::Nothing => return,
+            Evidence::Reached => return self.close(),
             Evidence::Unreached => Cause::Unreached,
             Evidence::Violated => Cause::Violated,
         };
@@ -189,11 +186,9 @@ impl Breaker {
             Cause::Violated => &mut self.violated,
         };
         run.add(subject, now, cause.rule());
-        let opens = pass.is_trial || run.is_over(cause.rule());
-        if opens {
+        if pass.is_trial || run.is_over(cause.rule()) {
             self.open(cause, now);
         }
-        opens
     }
 
     /// The plugin answered `GetStatus`.

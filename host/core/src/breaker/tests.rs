@@ -248,7 +248,8 @@ proptest! {
         for (seconds, key, says_something) in ends {
             let pass = breaker.begin().unwrap();
             let evidence = if says_something { Reached } else { Nothing };
-            prop_assert!(!breaker.ended(pass, key.as_deref(), evidence, at(seconds)));
+            breaker.ended(pass, key.as_deref(), evidence, at(seconds));
+            prop_assert_eq!(breaker.state(), State::Closed);
         }
         prop_assert_eq!(breaker, fresh());
     }
