@@ -77,7 +77,7 @@ impl Probe {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Standing {
-    /// It answered last time, or failed less than [`FALL`] times since.
+    /// It answered last time, or has failed too seldom since.
     Up,
     /// No check of it has ended yet.
     Unknown,
