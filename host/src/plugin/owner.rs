@@ -60,6 +60,10 @@ impl Owner {
     pub(crate) async fn run(self) {
         match &self.settings.endpoint {
             Endpoint::Unix(socket) => self.attend(socket).await,
+            Endpoint::Https { .. } => {
+                self.board.away("https:// endpoints are not built yet".to_owned());
+                self.tasks.stop_token().cancelled().await;
+            }
             Endpoint::Spawn { program, args } => self.supervise(program, args).await,
         }
         self.board.ended();
