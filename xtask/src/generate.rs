@@ -9,8 +9,27 @@ use prost::Message;
 
 use crate::say;
 
-/// The protocol's package folder, below `proto/`.
-const PACKAGE: &str = "bulkhead/cloudprovider/v1";
+/// A protobuf package, and where its Rust goes.
+struct Package {
+    /// The root of its `.proto` files, below the repository's.
+    root: &'static str,
+    /// Its folder, below `root`.
+    folder: &'static str,
+    /// The folder of the generated file, below the repository's root.
+    generated: &'static str,
+}
+
+const PROTOCOL: Package = Package {
+    root: "proto",
+    folder: "bulkhead/cloudprovider/v1",
+    generated: "proto/src/gen",
+};
+
+const SIM: Package = Package {
+    root: "plugins/sim/proto",
+    folder: "bulkhead/sim/v1",
+    generated: "plugins/sim/src/gen",
+};
 
 /// The descriptor set that later versions of the protocol are compared with, below `proto/`.
 pub(crate) const BASELINE: &str = "baseline.binpb";
@@ -21,7 +40,7 @@ pub(crate) fn baseline(root: &Path) -> Result<()> {
     let mut compiler = protox::Compiler::new([&proto]).context("open the folder of the .proto files")?;
     compiler
         .include_imports(true)
-        .open_files(sources(&proto)?)
+        .open_files(PROTOCOL.sources(root)?)
         .context("parse the .proto files")?;
     let path = proto.join(BASELINE);
     fs::write(&path, compiler.encode_file_descriptor_set())
@@ -32,32 +51,43 @@ pub(crate) fn baseline(root: &Path) -> Result<()> {
 
 /// Writes the generated files, or with `check` only compares them.
 pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
-    let proto = root.join("proto");
-    let fresh = root.join("target/gen");
-    fs::create_dir_all(&fresh).context("make a folder for generated files")?;
-    let descriptors = protox::compile(sources(&proto)?, [&proto]).context("parse the .proto files")?;
-    fs::write(fresh.join("v1.binpb"), descriptors.encode_to_vec()).context("write the descriptor set")?;
-    tonic_prost_build::configure()
-        .btree_map(".")
-        .out_dir(&fresh)
-        .compile_fds(descriptors)
-        .context("generate Rust from the .proto files")?;
-    let name = "bulkhead.cloudprovider.v1.rs";
-    settle(&fresh.join(name), &proto.join("src/gen").join(name), check)
+    for package in [PROTOCOL, SIM] {
+        package.generate(root, check)?;
+    }
+    Ok(())
 }
 
-/// All `.proto` files of the package, in a stable order, relative to `proto/`.
-fn sources(proto: &Path) -> Result<Vec<PathBuf>> {
-    let folder = proto.join(PACKAGE);
-    let mut files = Vec::new();
-    for entry in fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|ending| ending == "proto") {
-            files.push(path);
-        }
+impl Package {
+    fn generate(&self, root: &Path, check: bool) -> Result<()> {
+        let fresh = root.join("target/gen");
+        fs::create_dir_all(&fresh).context("make a folder for generated files")?;
+        let descriptors = protox::compile(self.sources(root)?, [root.join(self.root)])
+            .with_context(|| format!("parse the .proto files of {}", self.folder))?;
+        let name = self.folder.replace('/', ".");
+        fs::write(fresh.join(format!("{name}.binpb")), descriptors.encode_to_vec())
+            .context("write the descriptor set")?;
+        tonic_prost_build::configure()
+            .btree_map(".")
+            .out_dir(&fresh)
+            .compile_fds(descriptors)
+            .with_context(|| format!("generate Rust from the .proto files of {}", self.folder))?;
+        let name = format!("{name}.rs");
+        settle(&fresh.join(&name), &root.join(self.generated).join(&name), check)
     }
-    files.sort();
-    Ok(files)
+
+    /// All `.proto` files of the package, in a stable order, relative to its root.
+    fn sources(&self, root: &Path) -> Result<Vec<PathBuf>> {
+        let folder = root.join(self.root).join(self.folder);
+        let mut files = Vec::new();
+        for entry in fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|ending| ending == "proto") {
+                files.push(path);
+            }
+        }
+        files.sort();
+        Ok(files)
+    }
 }
 
 /// Puts `fresh` where `committed` is, or with `check` fails if they differ.

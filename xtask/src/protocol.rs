@@ -16,6 +16,7 @@ const FINDINGS: i32 = 100;
 pub(crate) fn run(root: &Path) -> Result<()> {
     let proto = root.join("proto");
     command::run(&mut buf(root, &["lint"])?)?;
+    command::run(buf(root, &["lint"])?.current_dir(root.join("plugins/sim/proto")))?;
     breaking(root, &proto)?;
     command::run(command("python3", &proto).arg("vectors/check.py"))
 }

@@ -3,6 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use bulkhead_proto::MAX_MESSAGE_BYTES;
+
 /// Environment variable with the endpoint, where no flag gives it.
 pub const ENDPOINT_VARIABLE: &str = "BULKHEAD_ENDPOINT";
 /// Environment variable that a host sets to `1` for a plugin it spawned.
@@ -31,6 +33,7 @@ pub struct ServeOptions {
     pub(crate) calls_in_flight: u32,
     pub(crate) drain: Duration,
     pub(crate) stdin: Stdin,
+    pub(crate) largest_answer: usize,
 }
 
 /// What is wrong with an endpoint.
@@ -82,6 +85,7 @@ impl ServeOptions {
             allowed_uids: vec![rustix::process::geteuid().as_raw(), 0],
             calls_in_flight: CALLS_IN_FLIGHT,
             drain: DRAIN,
+            largest_answer: MAX_MESSAGE_BYTES,
             stdin: if spawned {
                 Stdin::EndsPlugin
             } else {
@@ -134,6 +138,13 @@ impl ServeOptions {
     #[must_use]
     pub fn stdin(mut self, stdin: Stdin) -> Self {
         self.stdin = stdin;
+        self
+    }
+
+    /// Sends answers of any size. Hosts refuse those above 16 MiB: for simulators of plugins that break the protocol.
+    #[must_use]
+    pub fn answers_of_any_size(mut self) -> Self {
+        self.largest_answer = usize::MAX;
         self
     }
 

@@ -8,7 +8,6 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bulkhead_proto::MAX_MESSAGE_BYTES;
 use prost::Message;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
@@ -19,6 +18,7 @@ use crate::asked::Asked;
 use crate::call::{Access, Call};
 use crate::describe::Description;
 use crate::error::{Certainty, PluginError, Result};
+use crate::options::ServeOptions;
 use crate::provider::CloudProvider;
 use crate::service::epoch;
 use crate::status::Conditions;
@@ -58,6 +58,7 @@ pub(crate) struct Runner<P> {
     leadership: Arc<Leadership>,
     slots: Arc<Semaphore>,
     calls_in_flight: u32,
+    largest_answer: usize,
     tasks: TaskTracker,
     draining: CancellationToken,
     closing: CancellationToken,
@@ -66,13 +67,15 @@ pub(crate) struct Runner<P> {
 }
 
 impl<P: CloudProvider> Runner<P> {
-    pub(crate) fn new(provider: Arc<P>, description: Description, calls_in_flight: u32) -> Self {
+    pub(crate) fn new(provider: Arc<P>, description: Description, options: &ServeOptions) -> Self {
+        let calls_in_flight = options.calls_in_flight;
         Self {
             provider,
             description,
             leadership: Arc::new(Leadership::new()),
             slots: Arc::new(Semaphore::new(calls_in_flight as usize)),
             calls_in_flight,
+            largest_answer: options.largest_answer,
             tasks: TaskTracker::new(),
             draining: CancellationToken::new(),
             closing: CancellationToken::new(),
@@ -166,7 +169,7 @@ impl<P: CloudProvider> Runner<P> {
             self.panicked.cancel();
             Err(panicked(name, error))
         });
-        match result.and_then(|answer| measured(answer, rpc.access)) {
+        match result.and_then(|answer| measured(answer, rpc.access, self.largest_answer)) {
             Ok(answer) => Ok(Response::new(answer)),
             // Nothing was asked to be applied.
             Err(error) if rpc.access == Access::Read => {
@@ -227,10 +230,10 @@ fn soft_deadline(rpc: &Rpc, intent: Option<&v1::Intent>) -> Duration {
 }
 
 /// A too large answer would be refused by the library with a status that says nothing.
-fn measured<A: Message>(answer: A, access: Access) -> Result<A> {
+fn measured<A: Message>(answer: A, access: Access, most: usize) -> Result<A> {
     let bytes = answer.encoded_len();
     match access {
-        _ if bytes <= MAX_MESSAGE_BYTES => Ok(answer),
+        _ if bytes <= most => Ok(answer),
         Access::Read => Err(PluginError::message_too_large(bytes)),
         // The write is done; sending half of it again would not make the answer smaller.
         Access::Write => Err(PluginError::plugin_bug(format!(

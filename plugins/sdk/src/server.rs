@@ -74,17 +74,13 @@ pub async fn serve_until<P: CloudProvider>(
     let sessions = socket.sessions();
     tracing::info!(endpoint = %options.path().display(), provider = answer.provider_name, "serving");
 
-    let runner = Arc::new(Runner::new(
-        Arc::new(provider),
-        description,
-        options.calls_in_flight,
-    ));
+    let runner = Arc::new(Runner::new(Arc::new(provider), description, &options));
     let closing = runner.closing().clone();
     let _closed_in_any_case = closing.clone().drop_guard();
     let following = runner.tasks().spawn(terms::follow(Arc::clone(&runner)));
     let service = CloudProviderServer::new(Service::new(Arc::clone(&runner), answer))
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        .max_encoding_message_size(options.largest_answer);
     let health = HealthServer::new(HealthService::new(
         Arc::clone(runner.leadership()),
         closing.clone(),
