@@ -1,5 +1,5 @@
-//! Generated files: the Rust of the protocol. No protoc and no build script: protox parses, tonic-prost-build
-//! writes, and the result is committed, so that nobody needs a generator to build.
+//! Generated files: the Rust of the protocol, and the roles of `deploy/manifests`. No protoc and no build script:
+//! protox parses, tonic-prost-build writes, and the result is committed, so that nobody needs a generator to build.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,8 @@ use anyhow::{Context, Result, bail};
 use prost::Message;
 
 use crate::say;
+
+mod roles;
 
 /// The protocol's package folder, below `proto/`.
 const PACKAGE: &str = "bulkhead/cloudprovider/v1";
@@ -43,7 +45,13 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
         .compile_fds(descriptors)
         .context("generate Rust from the .proto files")?;
     let name = "bulkhead.cloudprovider.v1.rs";
-    settle(&fresh.join(name), &proto.join("src/gen").join(name), check)
+    let rust = fs::read(fresh.join(name)).context("read the generated Rust")?;
+    settle(&rust, &proto.join("src/gen").join(name), check)?;
+    let manifests = root.join("deploy/manifests");
+    for (name, text) in roles::files() {
+        settle(text.as_bytes(), &manifests.join(name), check)?;
+    }
+    Ok(())
 }
 
 /// All `.proto` files of the package, in a stable order, relative to `proto/`.
@@ -60,9 +68,8 @@ fn sources(proto: &Path) -> Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Puts `fresh` where `committed` is, or with `check` fails if they differ.
-fn settle(fresh: &Path, committed: &Path, check: bool) -> Result<()> {
-    let wanted = fs::read(fresh).with_context(|| format!("read {}", fresh.display()))?;
+/// Writes `wanted` where `committed` is, or with `check` fails if they differ.
+fn settle(wanted: &[u8], committed: &Path, check: bool) -> Result<()> {
     if fs::read(committed).is_ok_and(|present| present == wanted) {
         say(format!("    {} is up to date", committed.display()));
         return Ok(());
