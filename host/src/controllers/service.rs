@@ -11,7 +11,9 @@ use bulkhead_core::election::Epoch;
 use bulkhead_core::ids::{Mark, ServiceKey, Uid};
 use bulkhead_core::node::view::NodeView;
 use bulkhead_core::outcome::{Next, Notice, PERMIT_PAUSE, Severity};
-use bulkhead_core::service::plan::{Observed, Standing, Step, Then, conclude, is_another_wish, plan};
+use bulkhead_core::service::plan::{
+    Observed, Standing, Step, Then, concerns, conclude, is_another_wish, plan,
+};
 use bulkhead_core::service::targets::{self, Selection};
 use bulkhead_core::service::view::ServiceView;
 use bulkhead_proto::mark::mark;
@@ -69,6 +71,10 @@ impl ServiceController {
             let Some(plugin) = session.borrow().description.clone() else {
                 return;
             };
+            // One that was ours may have left something.
+            if !old.into_iter().chain(new).any(|view| concerns(view, &plugin)) {
+                return;
+            }
             // What failed before is not what is wanted now.
             if is_another_wish(old.map(|view| &**view), new.map(|view| &**view), &plugin) {
                 keys.add_now(service.key.clone());
@@ -82,7 +88,7 @@ impl ServiceController {
                 return;
             };
             if targets::matters(old.map(|view| &**view), new.map(|view| &**view), &plugin) {
-                for service in all.snapshot() {
+                for service in all.snapshot().iter().filter(|view| concerns(view, &plugin)) {
                     keys.add_after(service.key.clone(), DEBOUNCE);
                 }
             }
@@ -97,6 +103,10 @@ impl ServiceController {
             memories: Memories::default(),
             targets: Mutex::default(),
         })
+    }
+
+    fn description(&self) -> Option<Arc<Description>> {
+        self.effects.plugin.subscribe().borrow().description.clone()
     }
 
     /// The nodes to send traffic to, as the store has them now.
@@ -260,17 +270,23 @@ impl Controller for ServiceController {
     }
 
     fn add_all(&self) {
-        for service in self.services.snapshot() {
+        let Some(plugin) = self.description() else { return };
+        for service in self
+            .services
+            .snapshot()
+            .iter()
+            .filter(|view| concerns(view, &plugin))
+        {
             self.queue.add(service.key.clone());
         }
-        // Those whose Service is gone, but not what was made for it.
+        // Those whose Service is gone or is no LoadBalancer any more, but not what was made for it.
         for key in self.memories.keys() {
             self.queue.add(key);
         }
     }
 
     async fn pass(&self, key: &ServiceKey) -> Next {
-        let Some(plugin) = self.effects.plugin.subscribe().borrow().description.clone() else {
+        let Some(plugin) = self.description() else {
             return Next::Backoff(Duration::ZERO);
         };
         let service = self.services.get(key);

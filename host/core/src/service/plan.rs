@@ -113,6 +113,11 @@ pub fn is_another_wish(old: Option<&ServiceView>, new: Option<&ServiceView>, plu
     }
 }
 
+/// Whether a Service is any business of the service controller. Most are not: they never enter its queue.
+pub fn concerns(service: &ServiceView, plugin: &Description) -> bool {
+    of_service(service, plugin) != ServiceOwner::Foreign
+}
+
 /// What a plan is made from.
 #[derive(Clone, Copy, Debug)]
 pub struct Observed<'a> {
