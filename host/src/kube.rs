@@ -8,6 +8,7 @@ pub mod client;
 pub mod error;
 pub mod events;
 mod patch;
+pub mod rights;
 pub mod stores;
 pub mod views;
 pub mod writer;

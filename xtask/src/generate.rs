@@ -1,5 +1,5 @@
-//! Generated files: the Rust of the protocol. No protoc and no build script: protox parses, tonic-prost-build
-//! writes, and the result is committed, so that nobody needs a generator to build.
+//! Generated files: the Rust of the protocol, and the roles of `deploy/manifests`. No protoc and no build script:
+//! protox parses, tonic-prost-build writes, and the result is committed, so that nobody needs a generator to build.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,8 @@ use anyhow::{Context, Result, bail};
 use prost::Message;
 
 use crate::say;
+
+mod roles;
 
 /// A protobuf package, and where its Rust goes.
 struct Package {
@@ -54,6 +56,10 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
     for package in [PROTOCOL, SIM] {
         package.generate(root, check)?;
     }
+    let manifests = root.join("deploy/manifests");
+    for (name, text) in roles::files() {
+        settle(text.as_bytes(), &manifests.join(name), check)?;
+    }
     Ok(())
 }
 
@@ -72,7 +78,8 @@ impl Package {
             .compile_fds(descriptors)
             .with_context(|| format!("generate Rust from the .proto files of {}", self.folder))?;
         let name = format!("{name}.rs");
-        settle(&fresh.join(&name), &root.join(self.generated).join(&name), check)
+        let rust = fs::read(fresh.join(&name)).context("read the generated Rust")?;
+        settle(&rust, &root.join(self.generated).join(&name), check)
     }
 
     /// All `.proto` files of the package, in a stable order, relative to its root.
@@ -90,9 +97,8 @@ impl Package {
     }
 }
 
-/// Puts `fresh` where `committed` is, or with `check` fails if they differ.
-fn settle(fresh: &Path, committed: &Path, check: bool) -> Result<()> {
-    let wanted = fs::read(fresh).with_context(|| format!("read {}", fresh.display()))?;
+/// Writes `wanted` where `committed` is, or with `check` fails if they differ.
+fn settle(wanted: &[u8], committed: &Path, check: bool) -> Result<()> {
     if fs::read(committed).is_ok_and(|present| present == wanted) {
         say(format!("    {} is up to date", committed.display()));
         return Ok(());

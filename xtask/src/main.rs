@@ -9,6 +9,7 @@ mod demo;
 mod generate;
 mod golang;
 mod protocol;
+mod rights;
 mod shell;
 mod steps;
 mod tools;

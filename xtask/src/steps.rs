@@ -10,7 +10,7 @@ use clap::ValueEnum;
 
 use crate::clock::{Stopwatch, readable};
 use crate::command::{cargo, run as run_command};
-use crate::{check, cluster, generate, golang, protocol, say, shell};
+use crate::{check, cluster, generate, golang, protocol, rights, say, shell};
 
 /// One step; the order of the variants is the order in which they run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -27,6 +27,7 @@ pub(crate) enum Step {
     Doc,
     Go,
     E2e,
+    Rights,
 }
 
 impl Step {
@@ -44,6 +45,7 @@ impl Step {
             Self::Cluster => "the control plane for tests builds",
             Self::Go => "Go is formatted and vetted",
             Self::E2e => "host and plugins as processes against a real API server",
+            Self::Rights => "in that run nothing was forbidden, and every right granted was used",
         }
     }
 
@@ -65,6 +67,7 @@ impl Step {
             Self::Cluster => cluster::build(root),
             Self::Go => golang::check(root),
             Self::E2e => run_command(&mut end_to_end(root)?),
+            Self::Rights => rights::check(root),
         }
     }
 
@@ -84,6 +87,7 @@ fn clippy(root: &Path) -> Command {
 /// The end-to-end tests by name: selecting their package would build everything below it anew, with fewer features.
 fn end_to_end(root: &Path) -> Result<Command> {
     let mut test = cargo(root, &["test", "--workspace"]);
+    test.env(rights::FOLDER_VARIABLE, rights::prepare(root)?);
     let folder = root.join("tests/e2e/tests");
     let mut names = Vec::new();
     for entry in fs::read_dir(&folder).with_context(|| format!("read {}", folder.display()))? {

@@ -20,6 +20,7 @@ pub mod lane;
 pub mod node;
 pub mod outcome;
 pub mod ownership;
+pub mod rights;
 pub mod service;
 pub mod supervise;
 pub mod territory;

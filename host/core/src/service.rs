@@ -1,5 +1,6 @@
 //! Services of type LoadBalancer: what the host reads of them, which nodes serve them, and what each needs next.
 
+pub mod field;
 pub mod node_set;
 pub mod plan;
 pub mod request;

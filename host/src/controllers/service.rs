@@ -11,7 +11,9 @@ use bulkhead_core::election::Epoch;
 use bulkhead_core::ids::{Mark, ServiceKey, Uid};
 use bulkhead_core::node::view::NodeView;
 use bulkhead_core::outcome::{Next, Notice, PERMIT_PAUSE, Severity};
-use bulkhead_core::service::plan::{Observed, Standing, Step, Then, conclude, is_another_wish, plan};
+use bulkhead_core::service::plan::{
+    Observed, Standing, Step, Then, concerns, conclude, is_another_wish, plan,
+};
 use bulkhead_core::service::targets::{self, Selection};
 use bulkhead_core::service::view::ServiceView;
 use bulkhead_proto::mark::mark;
@@ -70,6 +72,14 @@ impl ServiceController {
             let (Some(service), Some(plugin)) = (new.or(old), sights.sight()) else {
                 return;
             };
+            // One that was ours may have left something.
+            if !old
+                .into_iter()
+                .chain(new)
+                .any(|view| concerns(view, &plugin.territory))
+            {
+                return;
+            }
             // What failed before is not what is wanted now.
             if is_another_wish(
                 old.map(|view| &**view),
@@ -92,7 +102,7 @@ impl ServiceController {
             };
             let (old, new) = (old.map(|view| &**view), new.map(|view| &**view));
             if targets::matters(old, new, &description, &territory) {
-                for service in all.snapshot() {
+                for service in all.snapshot().iter().filter(|view| concerns(view, &territory)) {
                     keys.add_after(service.key.clone(), DEBOUNCE);
                 }
             }
@@ -276,10 +286,18 @@ impl Controller for ServiceController {
     }
 
     fn add_all(&self) {
-        for service in self.services.snapshot() {
+        let Some(Sight { territory, .. }) = self.effects.sight() else {
+            return;
+        };
+        for service in self
+            .services
+            .snapshot()
+            .iter()
+            .filter(|view| concerns(view, &territory))
+        {
             self.queue.add(service.key.clone());
         }
-        // Those whose Service is gone, but not what was made for it.
+        // Those whose Service is gone or is no LoadBalancer any more, but not what was made for it.
         for key in self.memories.keys() {
             self.queue.add(key);
         }

@@ -183,7 +183,7 @@ pub async fn wait_for_api(connection: &Connection) {
             .map_err(|error| error.to_string())?;
         match probe(connection.client.request_text(request)).await {
             // Who is refused was answered.
-            Ok(_) | Err(ApiError::Forbidden { .. } | ApiError::Refused { code: 401, .. }) => Ok(()),
+            Ok(_) | Err(ApiError::Forbidden { .. } | ApiError::Unauthenticated { .. }) => Ok(()),
             Err(error) => Err(error.to_string()),
         }
     };

@@ -1,9 +1,11 @@
 //! What an API call that failed means.
 
+use std::error::Error;
 use std::time::Duration;
 
 use ::kube::core::Status;
 use bulkhead_core::outcome::WriteFailure;
+use rustls::CertificateError;
 
 use crate::telemetry::Chain;
 
@@ -31,6 +33,15 @@ pub enum ApiError {
     #[error("not allowed: {message}")]
     Forbidden {
         /// What the API server says: who may not do what.
+        message: String,
+    },
+    /// The API server does not know who asks (401).
+    #[error(
+        "the API server does not accept the host's credentials ({message}): look whether the kubeconfig's token or \
+         client certificate has expired or was revoked"
+    )]
+    Unauthenticated {
+        /// What the API server says.
         message: String,
     },
     /// The API server wants fewer requests (429).
@@ -76,6 +87,7 @@ impl ApiError {
             Self::AnotherObject => "another_object",
             Self::Invalid { .. } => "invalid",
             Self::Forbidden { .. } => "forbidden",
+            Self::Unauthenticated { .. } => "unauthenticated",
             Self::Throttled { .. } => "throttled",
             Self::NotSent { .. } => "not_sent",
             Self::Deadline { .. } => "deadline",
@@ -92,6 +104,7 @@ impl ApiError {
             404 => Self::Gone,
             409 => Self::Conflict,
             422 => invalid(&status, message),
+            401 => Self::Unauthenticated { message },
             403 => Self::Forbidden { message },
             429 => {
                 let told = status
@@ -135,9 +148,52 @@ impl From<::kube::Error> for ApiError {
         if let ::kube::Error::Api(status) = error {
             return Self::refusal(status.code, Some(*status), None);
         }
+        let why = Chain(&error).to_string();
         Self::Unreachable {
-            why: Chain(&error).to_string(),
+            why: match certificate_problem(&error) {
+                Some(problem) => format!("{problem} ({why})"),
+                None => why,
+            },
         }
+    }
+}
+
+/// What is wrong with the API server's certificate, if that is why a connection failed, and what to do.
+fn certificate_problem(error: &(dyn Error + 'static)) -> Option<&'static str> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let tls = error.downcast_ref::<rustls::Error>().or_else(|| {
+            let inside = error.downcast_ref::<std::io::Error>()?.get_ref()?;
+            inside.downcast_ref::<rustls::Error>()
+        });
+        if let Some(rustls::Error::InvalidCertificate(problem)) = tls {
+            return Some(advice(problem));
+        }
+        next = error.source();
+    }
+    None
+}
+
+const fn advice(problem: &CertificateError) -> &'static str {
+    #[expect(
+        clippy::wildcard_enum_match_arm,
+        reason = "the library's variants, of which few are a user's to mend"
+    )]
+    match problem {
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "the API server's certificate has expired: renew it there, or set this machine's clock"
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "the API server's certificate is not valid yet: set this machine's clock"
+        }
+        CertificateError::UnknownIssuer => {
+            "the API server's certificate is not signed by the authority in the kubeconfig: take a kubeconfig of this \
+             cluster"
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            "the API server's certificate is not for this address: use one that it names"
+        }
+        _ => "the API server's certificate cannot be used",
     }
 }
 
@@ -154,6 +210,7 @@ impl From<ApiError> for WriteFailure {
             ApiError::NotSent { .. }
             | ApiError::Deadline { .. }
             | ApiError::Unreachable { .. }
+            | ApiError::Unauthenticated { .. }
             | ApiError::Refused { .. } => Self::Unavailable {
                 message,
                 retry_after: None,
@@ -220,6 +277,10 @@ mod tests {
         ApiError::Forbidden {
             message: "nodes \"a\" is forbidden: User \"u\" cannot patch resource \"nodes/status\" in API group \"\" at the cluster scope".into()
         }
+    )]
+    #[case::who_is_that(
+        status(401, "Unauthorized", "Unauthorized", &json!({})),
+        ApiError::Unauthenticated { message: "Unauthorized".into() }
     )]
     #[case::throttled_says_how_long(
         status(429, "TooManyRequests", "the server has received too many requests and has asked us to try again later",

@@ -366,6 +366,7 @@ const fn may_pass(error: &ApiError) -> bool {
         | ApiError::Gone
         | ApiError::AnotherObject
         | ApiError::Invalid { .. }
+        | ApiError::Unauthenticated { .. }
         | ApiError::Forbidden { .. } => false,
     }
 }

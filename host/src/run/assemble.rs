@@ -13,6 +13,7 @@ use super::{ANNOUNCEMENTS, Host, Stages, elect, show};
 use crate::config::{Config, ControllerConfig};
 use crate::kube::client::{Connection, cluster_uid, wait_for_api};
 use crate::kube::events::{EventRecorder, EventSpec, Regarding, component, events};
+use crate::kube::rights;
 use crate::kube::stores::Store;
 use crate::kube::views::View;
 use crate::kube::writer::Writer;
@@ -56,6 +57,7 @@ pub(super) async fn assemble(
     stages: &Stages,
 ) -> Host {
     wait_for_api(&api).await;
+    rights::report_missing(&api.client, &config).await;
     let cluster_uid = cluster_uid(&api, config.cluster_id.as_deref()).await;
 
     let (sender, announcements) = mpsc::channel(ANNOUNCEMENTS);

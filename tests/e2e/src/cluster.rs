@@ -8,6 +8,7 @@ use bulkhead_harness::{
     eventually, node,
 };
 use k8s_openapi::api::{
+    authorization::v1::SelfSubjectAccessReview,
     coordination::v1::Lease,
     core::v1::{LoadBalancerIngress, Node, Service},
     events::v1::Event,
@@ -27,15 +28,86 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the API server and applies the manifests.
+    /// Starts the API server, applies the manifests and waits until they are in force.
     ///
     /// # Errors
     ///
     /// If either fails.
     pub async fn start(workspace: &Workspace) -> Result<Self> {
+        let cluster = Self::without_rights(workspace).await?;
+        cluster.grant().await?;
+        Ok(cluster)
+    }
+
+    /// Starts the API server only: the host has no rights yet.
+    ///
+    /// # Errors
+    ///
+    /// If it does not start.
+    pub async fn without_rights(workspace: &Workspace) -> Result<Self> {
         let server = ApiServer::start(workspace).await?;
-        server.apply_manifests().await?;
         Ok(Self { server })
+    }
+
+    /// Applies the manifests, and waits until the authoriser has learned of them by the watches of its own.
+    ///
+    /// # Errors
+    ///
+    /// If one is refused, or they do not come into force soon.
+    pub async fn grant(&self) -> Result<()> {
+        self.server.apply_manifests().await?;
+        // The last of each kind: it learns of one kind's objects in their order.
+        self.host_may("patch", "", "services/status", None).await?;
+        self.host_may("list", "", "services", None).await?;
+        self.host_may("create", "coordination.k8s.io", "leases", Some("kube-system"))
+            .await
+    }
+
+    /// Waits until the host may do something: `resource` with its subresource, as `nodes/status`.
+    ///
+    /// # Errors
+    ///
+    /// If it may not soon.
+    pub async fn host_may(
+        &self,
+        verb: &str,
+        group: &str,
+        resource: &str,
+        namespace: Option<&str>,
+    ) -> Result<()> {
+        eventually(
+            SOON,
+            &format!("the host's right to {verb} {resource}"),
+            async || {
+                let allowed = self.host_is_allowed(verb, group, resource, namespace).await?;
+                ensure!(allowed, "it has none");
+                Ok(())
+            },
+        )
+        .await
+    }
+
+    /// Whether the host may do something now: `resource` with its subresource, as `nodes/status`.
+    ///
+    /// # Errors
+    ///
+    /// If the API server does not say.
+    pub async fn host_is_allowed(
+        &self,
+        verb: &str,
+        group: &str,
+        resource: &str,
+        namespace: Option<&str>,
+    ) -> Result<bool> {
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        let review: SelfSubjectAccessReview = serde_json::from_value(
+            json!({ "spec": { "resourceAttributes": {
+            "verb": verb, "group": group, "resource": resource, "subresource": subresource, "namespace": namespace,
+        } } }),
+        )?;
+        let reviews = Api::all(self.server.client(User::Host).await?);
+        let answer = reviews.create(&PostParams::default(), &review).await?;
+        Ok(answer.status.is_some_and(|status| status.allowed))
     }
 
     /// The API server.

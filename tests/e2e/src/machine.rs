@@ -48,7 +48,8 @@ impl<'a> Machine<'a> {
         Ok(machine)
     }
 
-    fn inventory(&self) -> PathBuf {
+    /// The file that lists the machines.
+    pub fn inventory(&self) -> PathBuf {
         self.workspace.join("inventory.json")
     }
 
@@ -58,8 +59,17 @@ impl<'a> Machine<'a> {
     ///
     /// If it does not.
     pub async fn plugin(&self) -> Result<PluginProcess> {
+        self.plugin_with_pool(&format!("{}/27", self.workspace.loopback(128)))
+            .await
+    }
+
+    /// As [`Machine::plugin`], with other addresses for load balancers: a CIDR or one address.
+    ///
+    /// # Errors
+    ///
+    /// If it does not listen.
+    pub async fn plugin_with_pool(&self, pool: &str) -> Result<PluginProcess> {
         let mut options = LocalOptions::new(self.inventory());
-        let pool = format!("{}/27", self.workspace.loopback(128));
         options.arguments = vec!["--pool".into(), pool.into()];
         let plugin = PluginProcess::local(self.workspace, &options)?;
         plugin.wait_listening(SOON).await?;

@@ -5,7 +5,7 @@ use std::{
     net::{Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
     process::Command,
-    sync::Once,
+    sync::{Arc, Once, OnceLock},
     time::Duration,
 };
 
@@ -47,6 +47,8 @@ pub enum User {
 
 /// A running API server on 127.0.0.1. Dropping it ends it; at most three run at once in one test process.
 pub struct ApiServer {
+    scenario: String,
+    forbidden_because: Arc<OnceLock<&'static str>>,
     folder: PathBuf,
     port: u16,
     tokens: Tokens,
@@ -86,6 +88,8 @@ impl ApiServer {
         let kubeconfig = kubeconfig(&folder, &url(port), &tokens.admin);
         let admin = client(serde_json::from_value(kubeconfig)?).await?;
         let server = Self {
+            scenario: workspace.name().to_owned(),
+            forbidden_because: workspace.forbidden_because(),
             folder,
             port,
             tokens,
@@ -137,10 +141,20 @@ impl ApiServer {
     ///
     /// If the file cannot be written.
     pub fn kubeconfig_via(&self, user: User, port: u16) -> Result<PathBuf> {
+        self.kubeconfig_at(user, &url(port))
+    }
+
+    /// Writes a kubeconfig that goes to another URL.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub(crate) fn kubeconfig_at(&self, user: User, url: &str) -> Result<PathBuf> {
+        let (_, port) = url.rsplit_once(':').context("the URL has no port")?;
         let path = self
             .folder
             .join(format!("{user:?}-{port}.kubeconfig").to_lowercase());
-        let content = kubeconfig(&self.folder, &url(port), self.token(user));
+        let content = kubeconfig(&self.folder, url, self.token(user));
         fs::write(&path, serde_json::to_vec_pretty(&content)?)
             .with_context(|| format!("write {}", path.display()))?;
         Ok(path)
@@ -220,6 +234,23 @@ impl ApiServer {
         .await
         .map(drop)
     }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        let because = self.forbidden_because.get().copied();
+        if let Err(error) = audit::leave_summary(&audit_log(&self.folder), &self.scenario, because) {
+            report(&self.scenario, &error);
+        }
+    }
+}
+
+#[expect(
+    clippy::print_stderr,
+    reason = "the test runner shows this beside the test's result"
+)]
+fn report(test: &str, error: &anyhow::Error) {
+    eprintln!("what the API server of {test} was asked is lost: {error:#}");
 }
 
 impl Tokens {

@@ -5,6 +5,7 @@
 //!
 //! A test makes a [`Workspace`] first; it outlives all else and keeps the logs if the test fails.
 
+mod api_proxy;
 mod api_server;
 mod audit;
 mod binaries;
@@ -21,6 +22,7 @@ mod tcp_proxy;
 mod watcher;
 mod workspace;
 
+pub use api_proxy::{ApiProxy, Fault};
 pub use api_server::{ApiServer, HOST_USER, User};
 pub use audit::AuditedRequest;
 pub use binaries::{repository_root, resolve as resolve_binary};

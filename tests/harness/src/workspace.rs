@@ -5,7 +5,7 @@ use std::{
     net::{Ipv4Addr, TcpListener},
     path::{Path, PathBuf},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -32,6 +32,7 @@ pub struct Workspace {
     folder: TempDir,
     block: Block,
     failed: Arc<AtomicBool>,
+    forbidden_because: Arc<OnceLock<&'static str>>,
 }
 
 #[derive(Debug)]
@@ -79,6 +80,7 @@ impl Workspace {
             folder,
             block: Block::claim()?,
             failed: Arc::default(),
+            forbidden_because: Arc::default(),
         })
     }
 
@@ -112,6 +114,16 @@ impl Workspace {
     /// Keeps the logs although the test does not panic.
     pub fn mark_failed(&self) {
         self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Says why the test means API servers to refuse something (403). In all other tests of a whole run that is a
+    /// finding. Said once; later reasons are ignored.
+    pub fn provokes_refusals(&self, because: &'static str) {
+        self.forbidden_because.get_or_init(|| because);
+    }
+
+    pub(crate) fn forbidden_because(&self) -> Arc<OnceLock<&'static str>> {
+        Arc::clone(&self.forbidden_because)
     }
 
     fn keep_logs(&self) -> Result<PathBuf> {

@@ -55,6 +55,9 @@ pub struct Failure {
     pub reason: Option<String>,
     /// The text.
     pub message: String,
+    /// The field that it is about; empty: none.
+    #[serde(default)]
+    pub field: String,
 }
 
 /// Answers that the protocol forbids.
@@ -79,12 +82,30 @@ impl Failure {
         Self::of(Code::Unavailable, "CLOUD_UNAVAILABLE", message)
     }
 
+    /// The plugin does not do this at all.
+    pub fn unimplemented(message: &str) -> Self {
+        Self::of(Code::Unimplemented, "UNIMPLEMENTED", message)
+    }
+
+    /// The user asked for something that cannot be: `field` is its path in the request, as `spec.ports[0].protocol`.
+    pub fn invalid(field: &str, description: &str) -> Self {
+        Self {
+            field: field.to_owned(),
+            ..Self::of(
+                Code::InvalidArgument,
+                "INVALID_SPEC",
+                &format!("{field}: {description}"),
+            )
+        }
+    }
+
     /// As some library would make it: nobody's word.
     pub fn unattributed(code: Code, message: &str) -> Self {
         Self {
             code: code.into(),
             reason: None,
             message: message.to_owned(),
+            field: String::new(),
         }
     }
 
@@ -93,6 +114,7 @@ impl Failure {
             code: code.into(),
             reason: Some(reason.to_owned()),
             message: message.to_owned(),
+            field: String::new(),
         }
     }
 
@@ -102,7 +124,10 @@ impl Failure {
             return Status::new(code, self.message.as_str());
         };
         let metadata = [(ERROR_CERTAINTY_KEY.to_owned(), "NOT_APPLIED".to_owned())];
-        let details = ErrorDetails::with_error_info(reason.as_str(), ERROR_DOMAIN, metadata);
+        let mut details = ErrorDetails::with_error_info(reason.as_str(), ERROR_DOMAIN, metadata);
+        if !self.field.is_empty() {
+            details.add_bad_request_violation(self.field.as_str(), self.message.as_str());
+        }
         Status::with_error_details(code, self.message.as_str(), details)
     }
 

@@ -221,6 +221,7 @@ fn not_leading() -> Status {
         code: tonic::Code::FailedPrecondition.into(),
         reason: Some("NOT_LEADING".to_owned()),
         message: "no lead of this epoch is in force".to_owned(),
+        field: String::new(),
     };
     failure.status()
 }
@@ -443,6 +444,7 @@ fn not_declared() -> Status {
         code: tonic::Code::Unimplemented.into(),
         reason: Some("UNIMPLEMENTED".to_owned()),
         message: "not declared".to_owned(),
+        field: String::new(),
     };
     failure.status()
 }

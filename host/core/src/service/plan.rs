@@ -114,6 +114,11 @@ pub fn is_another_wish(old: Option<&ServiceView>, new: Option<&ServiceView>, plu
     }
 }
 
+/// Whether a Service is any business of the service controller. Most are not: they never enter its queue.
+pub fn concerns(service: &ServiceView, territory: &Territory) -> bool {
+    of_service(service, territory) != ServiceOwner::Foreign
+}
+
 /// What a plan is made from.
 #[derive(Clone, Copy, Debug)]
 pub struct Observed<'a> {

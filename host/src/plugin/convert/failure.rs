@@ -1,6 +1,7 @@
 //! Errors: gRPC statuses and the protocol's own message, as [`Failure`]s.
 
 use bulkhead_core::cloud::{Certainty, Failure, Reason};
+use bulkhead_core::service::field;
 use bulkhead_proto::{ERROR_CERTAINTY_KEY, ERROR_DOMAIN, v1};
 use tonic::{Code, Status};
 use tonic_types::StatusExt as _;
@@ -109,16 +110,22 @@ pub(crate) fn from_body(error: v1::Error) -> Failure {
     }
 }
 
-/// The text for people: what the plugin says, the fields it names elsewhere only, and where to look in the cloud.
+/// The text for people: what the plugin says, the fields it names elsewhere only, and where to look in the cloud. Fields
+/// have the names that users know.
 fn message<'a>(
     text: &str,
     violations: impl Iterator<Item = (&'a str, &'a str)>,
     (cloud_code, cloud_request_id): (&str, &str),
 ) -> String {
-    let fields = violations.filter(|(field, _)| !text.contains(field)).take(8);
-    let fields = fields.fold(String::new(), |all, (field, text)| {
-        format!("{all}; {field}: {text}")
-    });
+    let mut text = text.to_owned();
+    let mut fields = String::new();
+    for (path, description) in violations.filter(|(path, _)| !path.is_empty()).take(8) {
+        text = field::translate(&text, path);
+        let name = field::in_kubernetes(path);
+        if !text.contains(&name) {
+            fields = format!("{fields}; {name}: {description}");
+        }
+    }
     let cloud = match (cloud_code, cloud_request_id) {
         ("", "") => String::new(),
         (code, "") => format!(" (cloud code {code})"),

@@ -317,7 +317,38 @@ fn an_error_in_a_body_says_what_and_where() {
         (failure.reason, failure.certainty),
         (Some(Reason::InvalidSpec), Certainty::NotApplied)
     );
-    let expected = "cannot do that; spec.ports[1].protocol: SCTP is not served (cloud code E1, request r1)";
+    let expected = "cannot do that; .spec.ports[1].protocol: SCTP is not served (cloud code E1, request r1)";
+    assert_eq!(failure.message, expected);
+}
+
+#[rstest]
+#[case::in_the_text_and_as_a_field(
+    "spec.session_affinity: ClientIP is not served",
+    &["spec.session_affinity"],
+    ".spec.sessionAffinity: ClientIP is not served"
+)]
+#[case::one_path_is_the_beginning_of_another(
+    "spec.ports and spec.ports[0].node_port do not go together",
+    &["spec.ports", "spec.ports[0].node_port"],
+    ".spec.ports and .spec.ports[0].nodePort do not go together"
+)]
+#[case::of_no_service("ref.mark: is not ours", &["ref.mark"], "ref.mark: is not ours")]
+#[case::not_named_as_a_field("spec.ports is a word", &[], "spec.ports is a word")]
+fn fields_have_the_names_that_users_know(
+    #[case] message: &str,
+    #[case] fields: &[&str],
+    #[case] expected: &str,
+) {
+    let violation = |field: &&str| v1::FieldViolation {
+        field: (*field).to_owned(),
+        description: "is wrong".to_owned(),
+    };
+    let failure = failure::from_body(v1::Error {
+        reason: v1::ErrorReason::InvalidSpec.into(),
+        message: message.to_owned(),
+        field_violations: fields.iter().map(violation).collect(),
+        ..v1::Error::default()
+    });
     assert_eq!(failure.message, expected);
 }
 

@@ -162,6 +162,8 @@ fn wrote(step: &Step, result: Result<(), WriteFailure>, notices: &mut Vec<Notice
     };
     match result {
         Ok(()) => Then::Again,
+        // It became another type after it was read: what it is now is decided anew, and nobody has done wrong.
+        Err(failure) if is_overtaken(step, &failure) => Then::Reread,
         Err(failure) => match after_write(&failure, SYNC_FAILED, what) {
             AfterWrite::Reread => Then::Reread,
             AfterWrite::Rest { notices: more, next } => {
@@ -170,6 +172,14 @@ fn wrote(step: &Step, result: Result<(), WriteFailure>, notices: &mut Vec<Notice
             }
         },
     }
+}
+
+/// Whether the API server refused the addresses because the Service is no `LoadBalancer` any more: the status is written
+/// under the uid alone, so that a change of type in between does not end as a conflict.
+fn is_overtaken(step: &Step, failure: &WriteFailure) -> bool {
+    matches!(step, Step::WriteStatus { .. })
+        && matches!(failure, WriteFailure::Invalid { field, message }
+            if field == "status.loadBalancer.ingress" && message.contains("spec.type"))
 }
 
 fn ensured(

@@ -247,14 +247,24 @@ fn a_service_that_met_a_quota_waits_for_room() {
     assert!(concluded(&Case::new(), quota).memory.unwrap().is_starved);
 }
 
+fn invalid(field: &str) -> WriteFailure {
+    WriteFailure::Invalid {
+        field: field.to_owned(),
+        message: "Forbidden: may only be used when `spec.type` is \"LoadBalancer\"".to_owned(),
+    }
+}
+
 #[rstest]
 #[case::conflict_status_is_read_again(WriteFailure::Conflict, Then::Reread)]
 #[case::gone(WriteFailure::Gone, Then::Reread)]
 #[case::away(WriteFailure::Unavailable { message: String::new(), retry_after: None }, Then::Rest(Next::RETRY))]
 #[case::rbac_status(WriteFailure::Forbidden { message: "no".to_owned() }, Then::Rest(Next::RETRY))]
+#[case::type_change_overtook_it(invalid("status.loadBalancer.ingress"), Then::Reread)]
+#[case::another_field_is_refused(invalid("status.conditions"), Then::Rest(Next::retry_after(SLOW)))]
 fn a_status_write_that_failed(#[case] failure: WriteFailure, #[case] then: Then) {
     let case = Case::in_sync().with(|service| service.ingress.clear());
     let conclusion = concluded(&case, Performed::Wrote(Err(failure)));
     assert_eq!(conclusion.then, then);
+    assert!(then != Then::Reread || conclusion.notices.is_empty());
     assert_eq!(conclusion.memory.unwrap().standing, case.memory.standing);
 }
