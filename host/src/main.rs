@@ -10,9 +10,10 @@ fn main() -> Exit {
         Err(stop) => return stop.print(),
     };
     let log = config.log.clone();
-    if let Err(error) = telemetry::init(log.format, log.verbosity, log.filter) {
-        return Stop::usage(telemetry::Chain(&error)).print();
-    }
+    let _detail = match telemetry::init(log.format, log.verbosity, log.filter) {
+        Ok(detail) => detail,
+        Err(error) => return Stop::usage(telemetry::Chain(&error)).print(),
+    };
     // An error means that a provider is installed already: as good.
     drop(rustls::crypto::ring::default_provider().install_default());
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {

@@ -1,4 +1,4 @@
-//! Generated files: the Rust of the protocol. No protoc and no build script: protox parses, tonic-prost-build
+//! Generated files: the Rust of the protocol, and the schema of the host's configuration file. No protoc and no build script: protox parses, tonic-prost-build
 //! writes, and the result is committed, so that nobody needs a generator to build.
 
 use std::fs;
@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use prost::Message;
 
+use crate::command::{capture, cargo};
 use crate::say;
 
 /// The protocol's package folder, below `proto/`.
@@ -43,8 +44,28 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
         .compile_fds(descriptors)
         .context("generate Rust from the .proto files")?;
     let name = "bulkhead.cloudprovider.v1.rs";
-    settle(&fresh.join(name), &proto.join("src/gen").join(name), check)
+    settle(&fresh.join(name), &proto.join("src/gen").join(name), check)?;
+    if check {
+        // A unit test of the host compares its schema: no need to build the host for that here.
+        return Ok(());
+    }
+    let host = [
+        "run",
+        "--quiet",
+        "--package",
+        "bulkhead",
+        "--bin",
+        "bulkhead",
+        "--",
+        "schema",
+    ];
+    let schema = fresh.join(SCHEMA);
+    fs::write(&schema, capture(&mut cargo(root, &host))?).context("write the schema")?;
+    settle(&schema, &root.join("docs/reference").join(SCHEMA), false)
 }
+
+/// The JSON Schema of the host's configuration file.
+const SCHEMA: &str = "hostconfiguration.schema.json";
 
 /// All `.proto` files of the package, in a stable order, relative to `proto/`.
 fn sources(proto: &Path) -> Result<Vec<PathBuf>> {
