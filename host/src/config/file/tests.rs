@@ -49,7 +49,11 @@ const AT: &str = "endpoint: unix:///p.sock\n";
 fn a_mistake_is_one_line_with_line_column_and_path(#[case] rest: &str, #[case] said: &str) {
     let error = parse(rest).unwrap_err();
     assert!(error.starts_with(said), "{error}");
-    assert_eq!((error.lines().count(), error.matches("line ").count()), (1, 0), "{error}");
+    assert_eq!(
+        (error.lines().count(), error.matches("line ").count()),
+        (1, 0),
+        "{error}"
+    );
 }
 
 #[rstest]
