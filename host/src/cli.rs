@@ -5,9 +5,10 @@ use std::io::{self, Write};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use clap::error::ErrorKind;
+use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::config::Config;
+use crate::config::{Config, file};
 use crate::exit::Exit;
 use crate::telemetry::Chain;
 
@@ -43,6 +44,8 @@ enum Command {
     /// better default is stated with its reason. Durations are written as in Go: 15s, 500ms, 1h2m3s.
     /// Underscores may stand for hyphens in names of flags.
     Run(Box<RunFlags>),
+    /// Print the JSON Schema of the configuration file, for editors and checks before a roll-out
+    Schema,
 }
 
 /// What to print instead of running, and how to exit.
@@ -61,6 +64,12 @@ impl Stop {
             text: format!("bulkhead: {line}\n"),
             exit: Exit::Usage,
         }
+    }
+
+    /// The text as one line, without the program's name.
+    pub fn line(&self) -> &str {
+        let line = self.text.trim_end();
+        line.strip_prefix("bulkhead: ").unwrap_or(line)
     }
 
     /// Prints the text.
@@ -89,11 +98,22 @@ pub fn configure(
     environment: impl Fn(&str) -> Option<String>,
 ) -> Result<Config, Stop> {
     let matches = command().try_get_matches_from(args.into_iter().scan(Reading::Flags, hyphenate));
-    let cli = matches
-        .and_then(|matches| Cli::from_arg_matches(&matches))
-        .map_err(|error| stop(&error))?;
-    let Command::Run(flags) = cli.command;
-    Config::new(*flags, environment).map_err(|error| Stop::usage(Chain(&error)))
+    let matches = matches.map_err(|error| stop(&error))?;
+    let cli = Cli::from_arg_matches(&matches).map_err(|error| stop(&error))?;
+    let flags = match cli.command {
+        Command::Run(flags) => flags,
+        Command::Schema => {
+            return Err(Stop {
+                text: file::schema(),
+                exit: Exit::Done,
+            });
+        }
+    };
+    let is_given = |flag: &str| {
+        let source = matches.subcommand().and_then(|(_, run)| run.value_source(flag));
+        source == Some(ValueSource::CommandLine)
+    };
+    Config::new(*flags, &is_given, environment).map_err(|error| Stop::usage(Chain(&error)))
 }
 
 /// The whole command line, for help and for the generated reference.

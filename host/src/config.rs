@@ -1,4 +1,4 @@
-//! The host's configuration: one validated value, made from the flags before anything starts.
+//! The host's configuration: one validated value, made from flags and configuration file before anything starts.
 
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroUsize;
@@ -8,18 +8,29 @@ use std::time::Duration;
 use bulkhead_core::controllers::{Selection, SelectionError};
 use bulkhead_core::election::{Timing, TimingError};
 use bulkhead_core::endpoint::Endpoint;
-use bulkhead_core::territory::Claims;
+use bulkhead_core::territory::{Claims, Overlap, overlaps};
 use http::Uri;
 use kube::config::{Kubeconfig, KubeconfigError};
 
 pub use crate::cli::values::{AllowedPath, Cidr};
 
-use crate::cli::flags::{AccessFlags, ClusterFlags, ElectionFlags, PluginFlags, RunFlags, ServingFlags};
+pub mod file;
+pub mod follow;
+mod merge;
+pub mod reload;
+pub mod text;
+
+use self::file::{FileError, HostConfiguration, Source};
+use crate::cli::flags::{
+    AccessFlags, ClusterFlags, ControllerFlags, ElectionFlags, PluginFlags, RunFlags, ServingFlags,
+};
 use crate::telemetry::LogFormat;
 
 /// Everything that was configured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Config {
+    /// The configuration file; `None`: flags only.
+    pub file: Option<Source>,
     /// The plugins, in the order of the configuration; their names differ, and their claims do not overlap.
     pub plugins: Vec<PluginConfig>,
     /// Folder in which each socket that appears is a plugin; `None`: none is looked for.
@@ -213,6 +224,35 @@ pub struct LogConfig {
 /// What is wrong with the flags or with a file that they name.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
+    /// The configuration file is missing or broken.
+    #[error(transparent)]
+    File(#[from] FileError),
+    /// The configuration file says something that flags say, too, and it is wrong there.
+    #[error("{}", path.display())]
+    Merged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong, in the words of the flags.
+        source: Box<Self>,
+    },
+    /// Neither the flags nor the file name one.
+    #[error(
+        "no plugin: give --plugin or --plugins-directory, or plugins or pluginsDirectory in the configuration file"
+    )]
+    NoPlugin,
+    /// Two plugins of one name.
+    #[error("plugins[{first}] and plugins[{second}] are both named {name}")]
+    SameName {
+        /// Where it is first.
+        first: usize,
+        /// Where it is again.
+        second: usize,
+        /// The name.
+        name: String,
+    },
+    /// Two plugins are to own the same.
+    #[error(transparent)]
+    Overlap(#[from] Overlap),
     /// A kubeconfig is missing or broken.
     #[error("--{flag} {}: no usable kubeconfig", path.display())]
     Kubeconfig {
@@ -243,62 +283,113 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Makes the configuration, reading the kubeconfigs that are named. `environment` looks a variable up.
+    /// Makes the configuration, reading the file and the kubeconfigs that are named. `is_given` says whether the user gave
+    /// a flag, by its field's name; `environment` looks a variable up.
     ///
     /// # Errors
     /// The first thing that is wrong.
-    pub fn new(flags: RunFlags, environment: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
-        let RunFlags {
-            plugin,
-            cluster,
-            controllers,
-            election,
-            serving,
-            access,
-            process,
-        } = flags;
-        let mut families = cluster.cluster_cidr.iter().map(|cidr| cidr.address.is_ipv4());
-        if cluster.cluster_cidr.len() > 2
-            || (families.next() == families.next() && !cluster.cluster_cidr.is_empty())
-        {
-            return Err(ConfigError::ClusterCidrs);
-        }
-        let controllers = ControllerConfig {
-            selection: Selection::parse(controllers.controllers.iter().map(String::as_str))?,
-            node_workers: controllers.concurrent_node_syncs,
-            service_workers: controllers.concurrent_service_syncs,
-            node_refresh: controllers.node_status_update_frequency,
-            routes: controllers.configure_cloud_routes,
-            cluster_cidrs: cluster.cluster_cidr.clone(),
+    pub fn new(
+        mut flags: RunFlags,
+        is_given: &dyn Fn(&str) -> bool,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
+        let Some(path) = flags.config.clone() else {
+            return Self::merged(flags, Vec::new(), environment);
         };
+        let (source, text) = file::read(&path)?;
+        let file = HostConfiguration::parse(&path, &text)?;
+        merge::merge(&mut flags, &file, is_given);
+        if !is_given("plugins_directory") {
+            flags.plugin.plugins_directory = file.plugins_directory;
+        }
+        let plugins = file.plugins.into_iter().map(|it| it.0).collect();
+        match Self::merged(flags, plugins, environment) {
+            Ok(config) => Ok(Self {
+                file: Some(source),
+                ..config
+            }),
+            Err(error) => Err(ConfigError::Merged {
+                path,
+                source: Box::new(error),
+            }),
+        }
+    }
+
+    /// From flags that have everything but `plugins`, of which `--plugin` takes the place.
+    fn merged(
+        flags: RunFlags,
+        plugins: Vec<PluginConfig>,
+        environment: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
+        let plugins_directory = flags.plugin.plugins_directory.clone();
+        let plugins = plugin(flags.plugin)?.map_or(plugins, |one| vec![one]);
+        check(&plugins)?;
+        if plugins.is_empty() && plugins_directory.is_none() {
+            return Err(ConfigError::NoPlugin);
+        }
         Ok(Self {
-            plugins: vec![self::plugin(plugin)?],
-            plugins_directory: None,
-            cluster_name: cluster.cluster_name.clone(),
-            cluster_id: cluster.cluster_id.clone(),
-            api: api(cluster, &environment)?,
-            controllers,
-            election: self::election(election)?,
-            admin: admin(serving, access)?,
+            file: None,
+            plugins,
+            plugins_directory,
+            cluster_name: flags.cluster.cluster_name.clone(),
+            cluster_id: flags.cluster.cluster_id.clone(),
+            controllers: controllers(flags.controllers, &flags.cluster.cluster_cidr)?,
+            api: api(flags.cluster, &environment)?,
+            election: election(flags.election)?,
+            admin: admin(flags.serving, flags.access)?,
             log: LogConfig {
-                format: process.logging_format,
-                verbosity: process.v,
+                format: flags.process.logging_format,
+                verbosity: flags.process.v,
                 filter: environment("RUST_LOG"),
             },
-            shutdown_grace: process.shutdown_grace,
+            shutdown_grace: flags.process.shutdown_grace,
         })
     }
 }
 
+/// Plugins have names of their own, and none owns what another does.
+fn check(plugins: &[PluginConfig]) -> Result<(), ConfigError> {
+    for (second, plugin) in plugins.iter().enumerate() {
+        let before = plugins.iter().take(second);
+        if let Some(first) = before.into_iter().position(|other| other.name == plugin.name) {
+            let name = plugin.name.clone();
+            return Err(ConfigError::SameName { first, second, name });
+        }
+    }
+    let claims: Vec<(&str, &Claims)> = plugins.iter().map(|it| (it.name.as_str(), &it.claims)).collect();
+    match overlaps(&claims).into_iter().next() {
+        Some(overlap) => Err(overlap.into()),
+        None => Ok(()),
+    }
+}
+
+fn controllers(flags: ControllerFlags, cidrs: &[Cidr]) -> Result<ControllerConfig, ConfigError> {
+    let mut families = cidrs.iter().map(|cidr| cidr.address.is_ipv4());
+    if cidrs.len() > 2 || (families.next() == families.next() && !cidrs.is_empty()) {
+        return Err(ConfigError::ClusterCidrs);
+    }
+    Ok(ControllerConfig {
+        selection: Selection::parse(flags.controllers.iter().map(String::as_str))?,
+        node_workers: flags.concurrent_node_syncs,
+        service_workers: flags.concurrent_service_syncs,
+        node_refresh: flags.node_status_update_frequency,
+        routes: flags.configure_cloud_routes,
+        cluster_cidrs: cidrs.to_vec(),
+    })
+}
+
 /// The one plugin that flags can describe.
-fn plugin(flags: PluginFlags) -> Result<PluginConfig, ConfigError> {
-    let provider = flags.cloud_provider.filter(|name| !name.is_empty());
-    if matches!(flags.plugin, Endpoint::Https { .. }) {
+fn plugin(flags: PluginFlags) -> Result<Option<PluginConfig>, ConfigError> {
+    let Some(endpoint) = flags.plugin else {
+        return Ok(None);
+    };
+    if matches!(endpoint, Endpoint::Https { .. }) {
         return Err(ConfigError::NoTls);
     }
-    Ok(PluginConfig {
+    let provider = flags.cloud_provider.filter(|name| !name.is_empty());
+    Ok(Some(PluginConfig {
         name: provider.clone().unwrap_or_else(|| UNNAMED.to_owned()),
-        endpoint: flags.plugin,
+        endpoint,
         allowed_uids: flags.plugin_allowed_uid,
         provider,
         claims: Claims::default(),
@@ -306,7 +397,7 @@ fn plugin(flags: PluginFlags) -> Result<PluginConfig, ConfigError> {
         deadlines: DeadlineConfig::default(),
         memory_limit: None,
         tls: None,
-    })
+    }))
 }
 
 /// The name of a plugin that is given by --plugin without --cloud-provider.

@@ -5,14 +5,16 @@ use bulkhead::exit::Exit;
 use bulkhead::{run, telemetry};
 
 fn main() -> Exit {
-    let config = match cli::configure(std::env::args_os(), |name| std::env::var(name).ok()) {
+    let load = || cli::configure(std::env::args_os(), |name| std::env::var(name).ok());
+    let config = match load() {
         Ok(config) => config,
         Err(stop) => return stop.print(),
     };
     let log = config.log.clone();
-    if let Err(error) = telemetry::init(log.format, log.verbosity, log.filter) {
-        return Stop::usage(telemetry::Chain(&error)).print();
-    }
+    let detail = match telemetry::init(log.format, log.verbosity, log.filter) {
+        Ok(detail) => detail,
+        Err(error) => return Stop::usage(telemetry::Chain(&error)).print(),
+    };
     // An error means that a provider is installed already: as good.
     drop(rustls::crypto::ring::default_provider().install_default());
     let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -22,7 +24,7 @@ fn main() -> Exit {
             return Exit::Failure;
         }
     };
-    let exit = runtime.block_on(run::run(config));
+    let exit = runtime.block_on(run::run(config, Box::new(load), detail));
     // What still runs was given its time, or the user asked not to wait.
     runtime.shutdown_background();
     exit

@@ -8,12 +8,14 @@ use std::time::Duration;
 
 use bulkhead_core::election::Timing;
 use prometheus_client::registry::Registry;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
 
-use self::assemble::Watching;
+use self::assemble::{Clients, Watching};
 use self::end::{Deadline, hand_over};
 use self::rooms::Plugins;
 use crate::admin::{self, Reviewers, Sources};
+use crate::config::follow::{Load, Means};
 use crate::config::{AdminConfig, ApiConfig, Config, RateConfig};
 use crate::exit::Exit;
 use crate::kube::bucket::Rate;
@@ -23,7 +25,7 @@ use crate::metrics::Metrics;
 use crate::readiness::Health;
 use crate::shutdown::Signals;
 use crate::tasks::Tasks;
-use crate::telemetry::Chain;
+use crate::telemetry::{Chain, Detail};
 
 mod assemble;
 mod end;
@@ -43,10 +45,11 @@ struct Stages {
     all: Tasks,
 }
 
-/// Runs the host until it is told to end, or fails.
-pub async fn run(config: Config) -> Exit {
-    let mut signals = match Signals::install() {
-        Ok(signals) => signals,
+/// Runs the host until it is told to end, or fails. What `config` was made from is followed: `load` makes it anew.
+pub async fn run(config: Config, load: Load, detail: Detail) -> Exit {
+    let installed = Signals::install().and_then(|signals| Ok((signals, signal(SignalKind::hangup())?)));
+    let (mut signals, hangups) = match installed {
+        Ok(installed) => installed,
         Err(error) => {
             tracing::error!(error = %Chain(&error), "cannot listen for signals");
             return Exit::Failure;
@@ -61,7 +64,7 @@ pub async fn run(config: Config) -> Exit {
     };
     let grace = config.shutdown_grace;
     let host = tokio::select! {
-        started = start(config, &stages) => match started {
+        started = start(config, Means { load, detail, hangups }, &stages) => match started {
             Ok(host) => host,
             Err(exit) => return exit,
         },
@@ -99,7 +102,7 @@ fn died(_death: &crate::tasks::Death) -> Exit {
 }
 
 /// Starts everything, in the order in which users can see it: first the port, last the controllers.
-async fn start(config: Config, stages: &Stages) -> Result<Host, Exit> {
+async fn start(config: Config, means: Means, stages: &Stages) -> Result<Host, Exit> {
     let mut registry = Registry::default();
     let metrics = Metrics::register(&mut registry);
     let health = Health::default();
@@ -122,7 +125,8 @@ async fn start(config: Config, stages: &Stages) -> Result<Host, Exit> {
     }
     // Election has a client of its own, and no rate: a flood of other requests must not cost the lease.
     let election = reach(&config.api, "bulkhead/leader-election", None).await?;
-    Ok(assemble::assemble(config, api, election, watching, stages).await)
+    let clients = Clients { api, election };
+    Ok(assemble::assemble(config, means, clients, watching, stages).await)
 }
 
 async fn bind(admin: AdminConfig) -> Result<admin::Listener, Exit> {

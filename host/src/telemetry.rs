@@ -8,12 +8,14 @@ use std::panic;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::reload;
 use tracing_subscriber::util::{SubscriberInitExt as _, TryInitError};
 
 use crate::tasks;
 
 /// How a log line is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
 pub enum LogFormat {
     /// For people.
     Text,
@@ -42,7 +44,7 @@ pub enum TelemetryError {
 ///
 /// # Errors
 /// `filter` cannot be read, or logging is already started.
-pub fn init(format: LogFormat, verbosity: u8, filter: Option<String>) -> Result<(), TelemetryError> {
+pub fn init(format: LogFormat, verbosity: u8, filter: Option<String>) -> Result<Detail, TelemetryError> {
     let filter = filter
         .filter(|filter| !filter.is_empty())
         .unwrap_or_else(|| directives(verbosity).to_owned());
@@ -53,17 +55,52 @@ pub fn init(format: LogFormat, verbosity: u8, filter: Option<String>) -> Result<
         .with_max_level(LevelFilter::TRACE)
         .with_writer(io::stderr)
         .with_span_events(FmtSpan::NONE);
-    let started = match format {
-        LogFormat::Text => lines
-            .with_ansi(io::IsTerminal::is_terminal(&io::stderr()))
-            .finish()
-            .with(targets)
-            .try_init(),
-        LogFormat::Json => lines.json().flatten_event(true).finish().with(targets).try_init(),
+    let (started, detail) = match format {
+        LogFormat::Text => {
+            let (filter, handle) = reload::Layer::new(targets);
+            let lines = lines.with_ansi(io::IsTerminal::is_terminal(&io::stderr()));
+            (lines.finish().with(filter).try_init(), Detail::of(handle))
+        }
+        LogFormat::Json => {
+            let (filter, handle) = reload::Layer::new(targets);
+            let lines = lines.json().flatten_event(true);
+            (lines.finish().with(filter).try_init(), Detail::of(handle))
+        }
     };
     started.map_err(TelemetryError::Started)?;
     log_panics();
-    Ok(())
+    Ok(detail)
+}
+
+/// Changes the detail of a log that has been started.
+pub struct Detail(Box<dyn Fn(u8) + Send + Sync>);
+
+impl fmt::Debug for Detail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Detail").finish_non_exhaustive()
+    }
+}
+
+impl Detail {
+    fn of<S: 'static>(handle: reload::Handle<Targets, S>) -> Self {
+        Self(Box::new(move |verbosity| {
+            let Ok(targets) = directives(verbosity).parse::<Targets>() else {
+                return;
+            };
+            // An error means that logging has ended.
+            drop(handle.reload(targets));
+        }))
+    }
+
+    /// A log that stays as it is.
+    pub fn fixed() -> Self {
+        Self(Box::new(|_| {}))
+    }
+
+    /// From now on what `-v` with this number shows.
+    pub fn set(&self, verbosity: u8) {
+        (self.0)(verbosity);
+    }
 }
 
 /// What `-v` shows: our own lines in more detail first; libraries only from 6 on, where Kubernetes'

@@ -1,5 +1,6 @@
-//! Generated files: the Rust of the protocol, and the roles of `deploy/manifests`. No protoc and no build script:
-//! protox parses, tonic-prost-build writes, and the result is committed, so that nobody needs a generator to build.
+//! Generated files: the Rust of the protocol, the roles of `deploy/manifests`, the schema of the host's configuration
+//! file. No protoc and no build script: protox parses, tonic-prost-build writes, and the result is committed, so that
+//! nobody needs a generator to build.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,6 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use prost::Message;
 
+use crate::command::{capture, cargo};
 use crate::say;
 
 mod roles;
@@ -60,8 +62,30 @@ pub(crate) fn run(root: &Path, check: bool) -> Result<()> {
     for (name, text) in roles::files() {
         settle(text.as_bytes(), &manifests.join(name), check)?;
     }
-    Ok(())
+    if check {
+        // A unit test of the host compares its schema: no need to build the host for that here.
+        return Ok(());
+    }
+    let host = [
+        "run",
+        "--quiet",
+        "--package",
+        "bulkhead",
+        "--bin",
+        "bulkhead",
+        "--",
+        "schema",
+    ];
+    let schema = capture(&mut cargo(root, &host))?;
+    settle(
+        schema.as_bytes(),
+        &root.join("docs/reference").join(SCHEMA),
+        check,
+    )
 }
+
+/// The JSON Schema of the host's configuration file.
+const SCHEMA: &str = "hostconfiguration.schema.json";
 
 impl Package {
     fn generate(&self, root: &Path, check: bool) -> Result<()> {

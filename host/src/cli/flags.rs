@@ -20,6 +20,10 @@ use crate::telemetry::LogFormat;
 /// Every flag of `bulkhead run`.
 #[derive(Args, Debug)]
 pub struct RunFlags {
+    /// Configuration file (YAML, kind HostConfiguration): plugins, and all that flags say. Flags that are given win over
+    /// it. It is read again when it changes and on SIGHUP
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// The plugin.
     #[command(flatten, next_help_heading = "Plugin")]
     pub plugin: PluginFlags,
@@ -46,18 +50,22 @@ pub struct RunFlags {
 /// Flags about the plugin.
 #[derive(Args, Debug)]
 pub struct PluginFlags {
-    /// Where the plugin listens: unix:///path/to/plugin.sock, or spawn:COMMAND LINE to start it as a child
-    /// process (quotes as in a shell, nothing is expanded)
-    #[arg(long, value_name = "ENDPOINT", required = true)]
-    pub plugin: Endpoint,
+    /// Where the one plugin listens: unix:///path/to/plugin.sock, or spawn:COMMAND LINE to start it as a child
+    /// process (quotes as in a shell, nothing is expanded). Several plugins: see --config
+    #[arg(long, value_name = "ENDPOINT", required_unless_present_any = ["config", "plugins_directory"])]
+    pub plugin: Option<Endpoint>,
 
     /// A user id, beside the host's own and 0, under which the plugin may run (repeatable)
-    #[arg(long, value_name = "UID", action = clap::ArgAction::Append)]
+    #[arg(long, value_name = "UID", action = clap::ArgAction::Append, requires = "plugin")]
     pub plugin_allowed_uid: Vec<u32>,
 
     /// The provider name that the plugin must report; unset: any
-    #[arg(long, value_name = "NAME", value_parser = values::plugin_name)]
+    #[arg(long, value_name = "NAME", value_parser = values::plugin_name, requires = "plugin")]
     pub cloud_provider: Option<String>,
+
+    /// Folder in which each socket that appears, as NAME/any.sock, is a plugin
+    #[arg(long, value_name = "DIR")]
+    pub plugins_directory: Option<PathBuf>,
 }
 
 /// Flags about the cluster and its API server.

@@ -232,3 +232,181 @@ fn help_and_version_are_no_failure(#[case] args: &[&str], #[case] part: &str) {
 fn the_command_line_is_consistent() {
     command().debug_assert();
 }
+
+/// What `bulkhead run` makes of a configuration file of these lines, and of `args`.
+fn with_file(lines: &str, args: &[&str]) -> Result<Config, Stop> {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let head = "apiVersion: host.bulkhead.dev/v1alpha1\nkind: HostConfiguration\n";
+    std::fs::write(file.path(), format!("{head}{lines}")).unwrap();
+    let flag = format!("--config={}", file.path().display());
+    run(&[&[flag.as_str()], args].concat())
+}
+
+const WHOLE_FILE: &str = r"
+plugins:
+- name: a
+  endpoint: unix:///a
+pluginsDirectory: /plugins
+clientConnection: { master: 'https://m:1', qps: 7, burst: 9, maxWritesInFlight: 3 }
+cluster: { name: c, id: i, cidrs: [10.0.0.0/8] }
+controllers:
+  enabled: [service]
+  concurrentNodeSyncs: 5
+  concurrentServiceSyncs: 6
+  nodeStatusUpdateFrequency: 1m
+  configureCloudRoutes: false
+leaderElection:
+  leaseDuration: 30s
+  renewDeadline: 20s
+  retryPeriod: 4s
+  resourceName: n
+  resourceNamespace: ns
+serving: { bindAddress: 127.0.0.1, port: 77, portFile: /f, certDir: /d }
+access: { tokenTTL: 1s, authorizedTTL: 2s, unauthorizedTTL: 3s, alwaysAllowPaths: [/x] }
+logging: { format: json, verbosity: 2 }
+shutdownGrace: 9s
+";
+
+#[test]
+fn everything_in_the_file_arrives() {
+    let config = with_file(WHOLE_FILE, &[]).unwrap();
+    assert_eq!(config.plugins[0].name, "a");
+    assert_eq!(config.plugins_directory, Some("/plugins".into()));
+    assert_eq!(config.api.master.unwrap().host(), Some("m"));
+    assert_eq!(
+        (config.api.rate.unwrap().burst, config.api.writes_in_flight),
+        (count(9), count(3))
+    );
+    assert_eq!(
+        (config.cluster_name.as_str(), config.cluster_id.as_deref()),
+        ("c", Some("i"))
+    );
+    let controllers = config.controllers;
+    assert_eq!(
+        controllers.selection.verdict(Controller::CloudNode),
+        Verdict::Deselected
+    );
+    assert_eq!(
+        (controllers.node_workers, controllers.service_workers),
+        (count(5), count(6))
+    );
+    assert_eq!(
+        (controllers.node_refresh, controllers.routes),
+        (Duration::from_mins(1), false)
+    );
+    assert_eq!(controllers.cluster_cidrs.len(), 1);
+    let election = config.election.unwrap();
+    assert_eq!((election.name.as_str(), election.namespace.as_str()), ("n", "ns"));
+    assert_eq!(election.timing.lease_duration(), Duration::from_secs(30));
+    let admin = config.admin.unwrap();
+    assert_eq!(
+        (admin.address.to_string().as_str(), admin.port_file),
+        ("127.0.0.1:77", Some("/f".into()))
+    );
+    assert_eq!(admin.certificate, CertificateSource::Folder("/d".into()));
+    assert_eq!(admin.access.token_ttl, Duration::from_secs(1));
+    assert_eq!(admin.access.always_allow, [AllowedPath::Exact("/x".into())]);
+    assert_eq!((config.log.format, config.log.verbosity), (LogFormat::Json, 2));
+    assert_eq!(config.shutdown_grace, Duration::from_secs(9));
+}
+
+#[test]
+fn a_flag_that_is_given_wins_over_the_file_also_with_its_default() {
+    let config = with_file(
+        WHOLE_FILE,
+        &[
+            "--plugin=unix:///p",
+            "--cloud-provider=p",
+            "--plugins-directory=/q",
+            "--kube_api_qps=0",
+            "--cluster-name=kubernetes",
+            "--controllers=*",
+            "--concurrent-node-syncs=16",
+            "--leader-elect-resource-name=x",
+            "--secure-port=10258",
+            "--tls-cert-file=/c",
+            "--tls-private-key-file=/k",
+            "-v=0",
+            "--shutdown-grace=25s",
+        ],
+    )
+    .unwrap();
+    let names: Vec<&str> = config.plugins.iter().map(|it| it.name.as_str()).collect();
+    assert_eq!((names, config.plugins_directory), (vec!["p"], Some("/q".into())));
+    assert_eq!(
+        (config.api.rate, config.cluster_name.as_str()),
+        (None, "kubernetes")
+    );
+    assert_eq!(
+        config.controllers.selection.verdict(Controller::CloudNode),
+        Verdict::On
+    );
+    assert_eq!(config.controllers.node_workers, count(16));
+    let election = config.election.unwrap();
+    assert_eq!((election.name.as_str(), election.namespace.as_str()), ("x", "ns"));
+    let admin = config.admin.unwrap();
+    assert_eq!(admin.address.port(), 10258);
+    assert!(matches!(admin.certificate, CertificateSource::Files { .. }));
+    assert_eq!(
+        (config.log.verbosity, config.shutdown_grace),
+        (0, Duration::from_secs(25))
+    );
+}
+
+#[rstest]
+#[case::no_plugin("", &["no plugin: give --plugin"])]
+#[case::one_name(
+    "plugins: [{ name: a, endpoint: 'unix:///a' }, { name: a, endpoint: 'unix:///b' }]\n",
+    &["plugins[0] and plugins[1] are both named a"]
+)]
+#[case::overlap(
+    "plugins: [{ name: a, endpoint: 'unix:///a' }, { name: b, endpoint: 'unix:///b' }]\n",
+    &["plugins a and b both select a new node without labels"]
+)]
+#[case::durations(
+    "plugins: [{ name: a, endpoint: 'unix:///a' }]\nleaderElection: { leaseDuration: 5s }\n",
+    &["--leader-elect-renew-deadline"]
+)]
+#[case::form("plugins: [{ name: a, endpoint: x }]\n", &[":3:32: plugins[0].endpoint: \"x\" is no endpoint"])]
+fn a_mistake_in_the_file_is_one_line_that_names_the_file(#[case] lines: &str, #[case] parts: &[&str]) {
+    let stop = with_file(lines, &[]).unwrap_err();
+    assert_eq!(
+        (stop.exit, stop.text.lines().count()),
+        (Exit::Usage, 1),
+        "{}",
+        stop.text
+    );
+    for part in parts.iter().chain(&["/tmp"]) {
+        assert!(stop.text.contains(part), "no {part:?} in {:?}", stop.text);
+    }
+}
+
+#[rstest]
+#[case::missing_file(&["--config=/nowhere/f"], "--config /nowhere/f: No such file")]
+#[case::provider_without_plugin(&["--plugins-directory=/d", "--cloud-provider=x"], "--plugin <ENDPOINT>")]
+#[case::https(&["--plugin=https://localhost:1"], "takes no https:// endpoint")]
+#[case::no_name(&["--plugin=unix:///p", "--cloud-provider=A"], "is no name")]
+fn flags_and_file_must_fit(#[case] args: &[&str], #[case] part: &str) {
+    let stop = run(args).unwrap_err();
+    assert!(
+        stop.exit == Exit::Usage && stop.text.contains(part),
+        "{}",
+        stop.text
+    );
+}
+
+#[test]
+fn a_plugins_directory_alone_is_enough() {
+    let config = run(&["--plugins-directory=/d"]).unwrap();
+    assert_eq!(
+        (config.plugins.len(), config.plugins_directory),
+        (0, Some("/d".into()))
+    );
+}
+
+#[test]
+fn the_schema_is_printed() {
+    let stop = configure(["bulkhead", "schema"].map(OsString::from), |_| None).unwrap_err();
+    assert_eq!(stop.exit, Exit::Done);
+    assert!(stop.text.contains("\"HostConfiguration\"") && stop.text.contains("matchLabels"));
+}

@@ -26,6 +26,12 @@ pub enum ValueError {
     /// Not a DNS label.
     #[error("is no name; write up to 63 lower-case letters, digits and -, a letter or digit first and last")]
     Name,
+    /// Not a scheme of provider IDs.
+    #[error("is no scheme of provider IDs; write what stands before ://, as aws")]
+    Scheme,
+    /// Not an amount of memory.
+    #[error("is no amount of memory; write bytes, or a whole number with Ki, Mi, Gi, k, M or G")]
+    Bytes,
     /// Not a URL with a host.
     #[error("is no URL; write https://host:port")]
     Url,

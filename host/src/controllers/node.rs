@@ -16,6 +16,7 @@ use bulkhead_core::node::plan::{
 use bulkhead_core::node::view::NodeView;
 use bulkhead_core::outcome::{Next, Notice, Told, WriteFailure};
 use bulkhead_core::territory::Territory;
+use tokio::sync::watch;
 
 use self::claims::{Claim, Claims};
 use super::lane::Controller;
@@ -37,7 +38,7 @@ pub struct NodeController {
     loader: InstanceLoader,
     effects: Effects,
     queue: Queue<NodeName>,
-    refresh: Duration,
+    refresh: watch::Receiver<Duration>,
     metrics: NodeMetrics,
     memories: Mutex<HashMap<NodeName, Memory>>,
     claims: Claims,
@@ -72,7 +73,7 @@ impl NodeController {
         loader: InstanceLoader,
         effects: Effects,
         queue: Queue<NodeName>,
-        refresh: Duration,
+        refresh: watch::Receiver<Duration>,
         metrics: NodeMetrics,
     ) -> Arc<Self> {
         let keys = queue.clone();
@@ -123,6 +124,7 @@ impl NodeController {
     ) -> Next {
         // Held until the store knows what was written.
         let claim = self.claim(&node, answer);
+        let refresh = *self.refresh.borrow();
         let mut conflicts = 0;
         for _ in 0..STEPS {
             let planned = plan(&Observed {
@@ -130,13 +132,13 @@ impl NodeController {
                 answer,
                 territory,
                 claimed_by: claim.as_ref().err(),
-                refresh: self.refresh,
+                refresh,
                 age: age(&node),
             });
             let action = match planned {
                 Plan::Write(action) => action,
                 Plan::Rest { notices, next } => {
-                    let next = spread(next, self.refresh);
+                    let next = spread(next, refresh);
                     let is_well = notices.is_empty();
                     self.tell(&node, &notices, next);
                     if let Next::After(pause) = next

@@ -10,6 +10,7 @@ use tokio::sync::{mpsc, watch};
 use super::room::House;
 use super::rooms::Rooms;
 use super::{ANNOUNCEMENTS, Host, Stages, elect, show};
+use crate::config::follow::{Means, follow};
 use crate::config::{Config, ControllerConfig};
 use crate::kube::client::{Connection, cluster_uid, wait_for_api};
 use crate::kube::events::{EventRecorder, EventSpec, Regarding, component, events};
@@ -48,11 +49,18 @@ impl Watching {
     }
 }
 
+/// The ways to the API server.
+pub(super) struct Clients {
+    pub(super) api: Connection,
+    /// Election has one of its own.
+    pub(super) election: Connection,
+}
+
 /// Waits for the API server, then starts everything else.
 pub(super) async fn assemble(
     config: Config,
-    api: Connection,
-    election: Connection,
+    means: Means,
+    Clients { api, election }: Clients,
     watching: Watching,
     stages: &Stages,
 ) -> Host {
@@ -76,9 +84,9 @@ pub(super) async fn assemble(
     explain(&config.controllers);
     // Only what a controller reads: the rights of the others may not have been granted.
     let (nodes, services) = (Store::new(), Store::new());
-    let mut stores = vec![follow(&nodes, &api, &stages.base)];
+    let mut stores = vec![keep_up(&nodes, &api, &stages.base)];
     if config.controllers.selection.verdict(Kind::ServiceLb) == Verdict::On {
-        stores.push(follow(&services, &api, &stages.base));
+        stores.push(keep_up(&services, &api, &stages.base));
     }
     let house = House {
         leadership: leadership.clone(),
@@ -95,14 +103,15 @@ pub(super) async fn assemble(
             name: config.cluster_name.clone(),
         },
         controllers: config.controllers.clone(),
+        node_refresh: watch::Sender::new(config.controllers.node_refresh),
         metrics: watching.metrics.clone(),
         health: watching.health.clone(),
         workers: stages.workers.clone(),
         base: stages.base.clone(),
     };
     let (rooms, plugins) = Rooms::new(house);
-    let (_, wanted) = watch::channel(config.plugins);
-    stages.base.spawn("plugins", rooms.run(wanted));
+    let config = follow(config, means, &stages.base);
+    stages.base.spawn("plugins", rooms.run(config));
     stages.base.spawn(
         "show",
         show::run(show::Shown {
@@ -172,7 +181,7 @@ fn explain(config: &ControllerConfig) {
 }
 
 /// Keeps a store up to date until the host ends; whether it is complete.
-fn follow<V: View>(store: &Store<V>, api: &Connection, tasks: &Tasks) -> watch::Receiver<bool> {
+fn keep_up<V: View>(store: &Store<V>, api: &Connection, tasks: &Tasks) -> watch::Receiver<bool> {
     let ready = store.ready();
     let (store, client, stop) = (store.clone(), api.client.clone(), tasks.stop_token().clone());
     tasks.spawn(format!("watch of {}", V::PLURAL), async move {

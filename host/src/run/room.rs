@@ -49,6 +49,8 @@ pub(super) struct House {
     pub(super) services: Store<ServiceView>,
     pub(super) cluster: plugin::Cluster,
     pub(super) controllers: ControllerConfig,
+    /// How often initialised nodes are compared with their instances.
+    pub(super) node_refresh: watch::Sender<Duration>,
     pub(super) metrics: Metrics,
     pub(super) health: Health,
     /// Ended first: whoever begins calls.
@@ -58,6 +60,12 @@ pub(super) struct House {
 }
 
 impl House {
+    /// Initialised nodes are compared with their instances every `pause` from their next comparison on.
+    pub(super) fn refresh_nodes(&self, pause: Duration) {
+        self.node_refresh
+            .send_if_modified(|refresh| std::mem::replace(refresh, pause) != pause);
+    }
+
     /// Tells people what a plugin does not get. The leader tells it; standbys see the same.
     pub(super) fn complain(&self, complaint: &Complaint) {
         tracing::warn!("{complaint}");
@@ -142,7 +150,17 @@ impl Room {
         room
     }
 
-    /// What it was opened with.
+    /// Takes over what `wanted` claims, if nothing else is different.
+    pub(super) fn becomes(&mut self, wanted: &PluginConfig) -> bool {
+        let claims = std::mem::replace(&mut self.config.claims, wanted.claims.clone());
+        let is_same = self.config == *wanted;
+        if !is_same {
+            self.config.claims = claims;
+        }
+        is_same
+    }
+
+    /// What the plugin is configured to be.
     pub(super) const fn config(&self) -> &PluginConfig {
         &self.config
     }
@@ -207,7 +225,7 @@ impl Room {
             loader,
             self.effects(component::NODE),
             Queue::new(queue.clone()),
-            house.controllers.node_refresh,
+            house.node_refresh.subscribe(),
             house.metrics.nodes.clone(),
         );
         let stores = vec![house.nodes.ready()];

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::room::{House, Room};
-use crate::config::PluginConfig;
+use crate::config::{Config, PluginConfig};
 use crate::plugin::PluginHandle;
 
 /// The plugins that this host has now.
@@ -58,15 +58,16 @@ impl Rooms {
     }
 
     /// Keeps a room for each plugin that is wanted, until the host ends.
-    pub(super) async fn run(mut self, mut wanted: watch::Receiver<Vec<PluginConfig>>) {
+    pub(super) async fn run(mut self, mut config: watch::Receiver<Arc<Config>>) {
         let stop = self.house.base.stop_token().clone();
         loop {
-            let plugins = wanted.borrow_and_update().clone();
-            self.furnish(&plugins);
+            let wanted = Arc::clone(&config.borrow_and_update());
+            self.house.refresh_nodes(wanted.controllers.node_refresh);
+            self.furnish(&wanted.plugins);
             let described = self.divide();
             tokio::select! {
                 () = stop.cancelled() => return,
-                Ok(()) = wanted.changed() => {}
+                Ok(()) = config.changed() => {}
                 () = is_described_otherwise(&self.open, &described) => {}
                 Some(name) = self.closed.next() => {
                     drop(self.closing.remove(&name.unwrap_or_default()));
@@ -77,11 +78,10 @@ impl Rooms {
 
     /// Opens and closes rooms until they are as `plugins` says.
     fn furnish(&mut self, plugins: &[PluginConfig]) {
-        let (kept, unwanted): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open)
-            .into_iter()
-            .partition(|room| plugins.contains(room.config()));
-        self.open = kept;
-        for room in unwanted {
+        let unwanted = self
+            .open
+            .extract_if(.., |room| !plugins.iter().any(|plugin| room.becomes(plugin)));
+        for room in unwanted.collect::<Vec<_>>() {
             let name = room.config().name.clone();
             self.closing.insert(name.clone(), room.plugin().clone());
             let closed = async move {
