@@ -10,13 +10,13 @@ use std::sync::Arc;
 use bulkhead_core::cloud::Description;
 use bulkhead_core::outcome::WriteFailure;
 use bulkhead_core::territory::Territory;
+use tokio::sync::watch;
 
 use crate::kube::events::EventRecorder;
 use crate::kube::views::View;
 use crate::kube::writer::{Write, Writer};
 use crate::leader::{Leadership, Permit};
 use crate::plugin::PluginHandle;
-use crate::router::Router;
 
 /// Steps of one pass before the key is put back; the longest way to rest has five.
 const STEPS: usize = 12;
@@ -30,44 +30,39 @@ pub struct Effects {
     pub leadership: Leadership,
     /// The plugin.
     pub plugin: PluginHandle,
-    /// Which plugin owns what.
-    pub router: Router,
+    /// What is the plugin's own; `None` until that is known.
+    pub territory: watch::Receiver<Option<Arc<Territory>>>,
     /// The API server.
     pub writer: Writer,
     /// Events, under the controller's own component name.
     pub events: EventRecorder,
 }
 
-/// What a plugin last said of itself, and what it owns.
+/// The plugin as one pass sees it.
 #[derive(Clone, Debug)]
-pub struct Party {
-    /// What it said.
+pub struct Sight {
+    /// What it said of itself.
     pub description: Arc<Description>,
-    /// What it owns.
+    /// What is its own.
     pub territory: Arc<Territory>,
 }
 
-impl Party {
-    /// The plugin of `handle`, if it ever described itself.
-    pub fn of(handle: &PluginHandle, router: &Router) -> Option<Self> {
-        let description = handle.subscribe().borrow().description.clone()?;
-        let territory = router.territory(handle.name(), &description);
-        Some(Self {
-            description,
-            territory,
-        })
-    }
-
-    /// Whether `other` is the same, as of the same time.
-    pub fn is(&self, other: &Self) -> bool {
+impl Sight {
+    /// Whether the plugin was seen as it is now: what was made from one sight is good for the other.
+    fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.description, &other.description) && Arc::ptr_eq(&self.territory, &other.territory)
     }
 }
 
 impl Effects {
-    /// The plugin, if it ever described itself.
-    pub fn party(&self) -> Option<Party> {
-        Party::of(&self.plugin, &self.router)
+    /// The plugin as it is now; `None` while there is no session with it, or nobody has said yet what is its own.
+    pub fn sight(&self) -> Option<Sight> {
+        let description = self.plugin.subscribe().borrow().description.clone()?;
+        let territory = self.territory.borrow().clone()?;
+        Some(Sight {
+            description,
+            territory,
+        })
     }
 
     /// Performs one write to the API server under a permit of its own, asked for when nothing is left to wait for. It is

@@ -1,6 +1,7 @@
 //! The Bulkhead host: everything that observes, performs and records. Decisions are in `bulkhead-core`.
 
 pub mod admin;
+pub mod announcer;
 pub mod cli;
 pub mod clock;
 pub mod config;
@@ -13,7 +14,6 @@ pub mod metrics;
 pub mod plugin;
 pub mod queue;
 pub mod readiness;
-pub mod router;
 pub mod run;
 pub mod shutdown;
 pub mod tasks;

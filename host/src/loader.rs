@@ -17,10 +17,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
-use crate::controllers::Party;
+use crate::controllers::Effects;
 use crate::kube::stores::Store;
 use crate::plugin::{Aspect, PluginHandle};
-use crate::router::Router;
 
 /// How long the first question of a batch waits for others.
 const GATHER: Duration = Duration::from_millis(5);
@@ -53,8 +52,7 @@ struct Question {
 #[derive(Debug)]
 pub struct Batches {
     questions: mpsc::Receiver<Question>,
-    plugin: PluginHandle,
-    router: Router,
+    effects: Effects,
     nodes: Store<NodeView>,
     ahead: Ahead,
     /// When a node's instance was last asked for.
@@ -62,7 +60,7 @@ pub struct Batches {
 }
 
 /// A loader and its task. Of `nodes`, those that wait to be initialised are asked about ahead of their turn.
-pub fn loader(plugin: PluginHandle, router: Router, nodes: Store<NodeView>) -> (InstanceLoader, Batches) {
+pub fn loader(effects: Effects, nodes: Store<NodeView>) -> (InstanceLoader, Batches) {
     let (sender, receiver) = mpsc::channel(WAITING);
     let ahead = Ahead::default();
     let loader = InstanceLoader {
@@ -73,8 +71,7 @@ pub fn loader(plugin: PluginHandle, router: Router, nodes: Store<NodeView>) -> (
         loader,
         Batches {
             questions: receiver,
-            plugin,
-            router,
+            effects,
             nodes,
             ahead,
             asked: HashMap::new(),
@@ -133,7 +130,7 @@ impl Batches {
                 Some(()) = in_flight.next() => {}
                 Some(first) = self.questions.recv(), if in_flight.len() < BATCHES => {
                     let batch = self.gather(first).await;
-                    in_flight.push(ask(self.plugin.clone(), batch));
+                    in_flight.push(ask(self.effects.plugin.clone(), batch));
                 }
                 // Nobody is left to ask, and nothing is in flight.
                 else => return stop.cancelled().await,
@@ -165,14 +162,14 @@ impl Batches {
         self.asked.retain(|_, asked| is_fresh(*asked, now));
         self.asked
             .extend(batch.iter().map(|question| (question.node.uid.clone(), now)));
-        let (Some(Party { territory, .. }), true) = (
-            Party::of(&self.plugin, &self.router),
+        let (Some(plugin), true) = (
+            self.effects.sight(),
             batch.iter().any(|question| question.node.is_uninitialized()),
         ) else {
             return;
         };
         let waits = |node: &Arc<NodeView>| {
-            !self.asked.contains_key(&node.uid) && need(node, &territory) == Need::Initialise
+            !self.asked.contains_key(&node.uid) && need(node, &plugin.territory) == Need::Initialise
         };
         let room = BATCH.saturating_sub(batch.len());
         let to_come: Vec<_> = self

@@ -5,10 +5,12 @@
 //! owner task of a plugin ([`start`]) is the only writer of its state; controllers hold a [`PluginHandle`],
 //! which knows the state and calls the plugin while there is a session.
 
+mod budget;
 mod call;
 mod client;
 mod connect;
 mod convert;
+mod gatekeeper;
 mod link;
 mod node_sets;
 mod owner;
@@ -22,10 +24,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bulkhead_core::cloud::Capability;
 use bulkhead_core::endpoint::Endpoint;
+use bulkhead_core::gate::{Gate, Pauses, Why};
 use bulkhead_core::supervise::Intensity;
 use tokio::sync::watch;
 
+pub use self::budget::{Budget, Rate};
 pub use self::client::{Ensure, PluginHandle, Right};
 pub use self::connect::ConnectError;
 pub use self::convert::Violation;
@@ -54,6 +59,8 @@ pub struct Settings {
     pub run_root: PathBuf,
     /// Deadlines and pauses.
     pub timing: Timing,
+    /// How much of it is used at once.
+    pub budget: Budget,
 }
 
 /// The cluster that every request names.
@@ -92,6 +99,8 @@ pub struct Timing {
     pub start_limit: Duration,
     /// How long a child may take to end after SIGTERM.
     pub grace: Duration,
+    /// How long gates are shut.
+    pub gates: Pauses,
 }
 
 impl Timing {
@@ -109,6 +118,7 @@ impl Timing {
         restart: Intensity::DEFAULT,
         start_limit: Duration::from_secs(60),
         grace: Duration::from_secs(5),
+        gates: Pauses::DEFAULT,
     };
 }
 
@@ -129,6 +139,25 @@ pub trait Observer: Send + Sync + 'static {
     fn call(&self, plugin: &str, verb: &'static str, result: &'static str, took: Duration);
     /// A session began.
     fn session(&self, plugin: &str);
+    /// The gate of a capability is this now.
+    fn gate(&self, plugin: &str, capability: Capability, gate: Gate);
+    /// The gate of a capability, which let calls through, was shut.
+    fn shut(&self, plugin: &str, capability: Capability, why: Why);
+    /// A call was sent, or is over.
+    fn in_flight(&self, plugin: &str, change: Change);
+    /// A call had to wait for its budget.
+    fn waited(&self, plugin: &str, took: Duration);
+    /// A call was not made because too many waited for their budget.
+    fn crowded_out(&self, plugin: &str);
+}
+
+/// What happened to the number of calls in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// One more.
+    Begun,
+    /// One less.
+    Over,
 }
 
 /// Where the private folder of a child's socket is made, given `$XDG_RUNTIME_DIR`.

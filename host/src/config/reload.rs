@@ -17,20 +17,18 @@ pub struct Reload {
 }
 
 /// One thing that changes while the host runs.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A plugin is new.
     PluginAdded(String),
     /// A plugin is gone. What it owns is left alone until somebody else owns it.
     PluginRemoved(String),
-    /// A plugin is another one, or is treated otherwise.
+    /// A plugin is another one, or is treated otherwise: its session ends and another begins.
     PluginChanged {
         /// Its name.
         name: String,
         /// What is different, in the words of the configuration file.
         fields: Vec<&'static str>,
-        /// Whether the session must end and another begin: it is reached or checked in another way.
-        needs_new_session: bool,
     },
     /// Plugins are looked for elsewhere, or not at all.
     PluginsDirectory,
@@ -45,17 +43,12 @@ impl fmt::Display for Change {
         match self {
             Self::PluginAdded(name) => write!(out, "plugin {name} is added"),
             Self::PluginRemoved(name) => write!(out, "plugin {name} is removed: what it owned is left alone"),
-            Self::PluginChanged {
-                name,
-                fields,
-                needs_new_session,
-            } => {
-                write!(out, "plugin {name} changes: {}", fields.join(", "))?;
-                out.write_str(if *needs_new_session {
-                    " (a new session begins)"
-                } else {
-                    ""
-                })
+            Self::PluginChanged { name, fields } => {
+                write!(
+                    out,
+                    "plugin {name} changes: {} (a new session begins)",
+                    fields.join(", ")
+                )
             }
             Self::PluginsDirectory => out.write_str("pluginsDirectory changes"),
             Self::NodeRefresh(span) => write!(out, "controllers.nodeStatusUpdateFrequency is now {span:?}"),
@@ -115,15 +108,12 @@ fn changed(old: &PluginConfig, new: &PluginConfig) -> Option<Change> {
         memory_limit,
         tls,
     } = new;
-    // What a session rests on comes first.
-    let way = [
+    let all = [
         ("endpoint", *endpoint != old.endpoint),
         ("tls", *tls != old.tls),
         ("allowedUIDs", *allowed_uids != old.allowed_uids),
         ("provider", *provider != old.provider),
         ("memoryLimit", *memory_limit != old.memory_limit),
-    ];
-    let rest = [
         ("schemes", claims.schemes != old.claims.schemes),
         ("providerIDs", claims.provider_ids != old.claims.provider_ids),
         ("nodes", claims.nodes != old.claims.nodes),
@@ -131,12 +121,9 @@ fn changed(old: &PluginConfig, new: &PluginConfig) -> Option<Change> {
         ("budget", *budget != old.budget),
         ("deadlines", *deadlines != old.deadlines),
     ];
-    let fields: Vec<&'static str> = way.iter().chain(&rest).filter_map(named).collect();
-    (!fields.is_empty()).then(|| Change::PluginChanged {
-        name: name.clone(),
-        fields,
-        needs_new_session: way.iter().any(|(_, is_different)| *is_different),
-    })
+    let fields: Vec<&'static str> = all.iter().filter_map(named).collect();
+    let name = name.clone();
+    (!fields.is_empty()).then_some(Change::PluginChanged { name, fields })
 }
 
 fn named((field, is_different): &(&'static str, bool)) -> Option<&'static str> {

@@ -19,10 +19,10 @@ use bulkhead_core::territory::Territory;
 
 use self::claims::{Claim, Claims};
 use super::lane::Controller;
-use super::{CONFLICTS, Effects, Party, STEPS};
+use super::{CONFLICTS, Effects, STEPS};
 use crate::clock;
 use crate::kube::events::{EventSpec, Regarding};
-use crate::kube::stores::Store;
+use crate::kube::stores::{Store, Subscription};
 use crate::kube::writer::NodePatch;
 use crate::loader::InstanceLoader;
 use crate::metrics::NodeMetrics;
@@ -41,6 +41,8 @@ pub struct NodeController {
     metrics: NodeMetrics,
     memories: Mutex<HashMap<NodeName, Memory>>,
     claims: Claims,
+    /// Keeps the queue up to date.
+    _follows: Subscription,
 }
 
 /// What is remembered of one node.
@@ -74,7 +76,7 @@ impl NodeController {
         metrics: NodeMetrics,
     ) -> Arc<Self> {
         let keys = queue.clone();
-        nodes.on_change(move |old, new| match (old, new) {
+        let follows = nodes.on_change(move |old, new| match (old, new) {
             (old, Some(new)) if wakes(old.map(|view| &**view), new) => keys.add(new.name.clone()),
             (Some(old), None) => keys.add_now(old.name.clone()),
             _ => {}
@@ -88,6 +90,7 @@ impl NodeController {
             metrics,
             memories: Mutex::default(),
             claims: Claims::default(),
+            _follows: follows,
         })
     }
 
@@ -149,12 +152,12 @@ impl NodeController {
                 Conclusion::Again { notices } => {
                     self.record(&node, &action, notices);
                     let Ok(view) = written else {
-                        return Next::Backoff(Duration::ZERO);
+                        return Next::RETRY;
                     };
                     self.nodes.absorb(view.clone());
                     node = Arc::new(view);
                 }
-                Conclusion::Reread if conflicts == CONFLICTS => return Next::Backoff(Duration::ZERO),
+                Conclusion::Reread if conflicts == CONFLICTS => return Next::RETRY,
                 Conclusion::Reread => match self.effects.writer.read_node(&node.name).await {
                     Ok(Some(view)) if view.uid == node.uid && need(&view, territory) != Need::Nothing => {
                         conflicts += 1;
@@ -165,7 +168,7 @@ impl NodeController {
                     Ok(_) => return Next::AwaitChange,
                     Err(error) => {
                         tracing::debug!(node = %node.name, %error, "reading the node failed");
-                        return Next::Backoff(Duration::ZERO);
+                        return Next::RETRY;
                     }
                 },
                 Conclusion::Rest { notices, next } => {
@@ -177,7 +180,7 @@ impl NodeController {
                 }
             }
         }
-        Next::Backoff(Duration::ZERO)
+        Next::RETRY
     }
 
     async fn perform(&self, name: &NodeName, action: &Action) -> Result<NodeView, WriteFailure> {
@@ -301,13 +304,13 @@ impl Controller for NodeController {
     }
 
     fn tick(&self) {
-        let Some(Party { territory, .. }) = self.effects.party() else {
+        let Some(plugin) = self.effects.sight() else {
             return;
         };
-        let waits = |node: &&Arc<NodeView>| need(node, &territory) == Need::Initialise;
+        let waits = |node: &&Arc<NodeView>| need(node, &plugin.territory) == Need::Initialise;
         let waiting = self.nodes.snapshot().iter().filter(waits).count();
         self.metrics
-            .uninitialized
+            .uninitialized(self.effects.plugin.name())
             .set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 
@@ -316,12 +319,13 @@ impl Controller for NodeController {
             self.memories().remove(name);
             return Next::AwaitChange;
         };
-        let Some(Party { territory, .. }) = self.effects.party() else {
-            return Next::Backoff(Duration::ZERO);
+        let Some(plugin) = self.effects.sight() else {
+            return Next::RETRY;
         };
-        match need(&node, &territory) {
+        let territory = &*plugin.territory;
+        match need(&node, territory) {
             Need::Nothing => {
-                let notices: Vec<Notice> = complaint(&node, &territory).into_iter().collect();
+                let notices: Vec<Notice> = complaint(&node, territory).into_iter().collect();
                 self.tell(&node, &notices, Next::AwaitChange);
                 return Next::AwaitChange;
             }
@@ -336,10 +340,10 @@ impl Controller for NodeController {
         // The object may have changed while the cloud was asked: decide on what it is now.
         match self.nodes.get(name) {
             Some(now) if now.uid == node.uid => {
-                if need(&now, &territory) == Need::Nothing {
+                if need(&now, territory) == Need::Nothing {
                     return Next::AwaitChange;
                 }
-                self.converge(now, &answer, &territory).await
+                self.converge(now, &answer, territory).await
             }
             Some(_) => Next::After(Duration::ZERO),
             None => Next::AwaitChange,

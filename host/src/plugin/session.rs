@@ -62,7 +62,8 @@ pub(crate) async fn serve(
         Ok(described) => described,
         Err(end) => return end,
     };
-    let link = Arc::new(Link::new(settings, wire.clone(), limits));
+    let gatekeeper = Arc::clone(board.gatekeeper());
+    let link = Arc::new(Link::new(settings, wire.clone(), limits, Arc::clone(&gatekeeper)));
     board.began(description, link);
     let gone = wire.connection.gone.clone();
     let mut told = lead::Told::new(settings, board, &wire);
@@ -71,6 +72,7 @@ pub(crate) async fn serve(
         () = gone.cancelled() => End::Stream,
         // Who leads is the first thing that a session is told.
         never = told.follow(standing) => match never {},
+        never = gatekeeper.keep() => match never {},
         end = poll::poll(settings, board, &wire) => end,
     };
     if matches!(end, End::Drained) {

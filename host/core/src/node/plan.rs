@@ -209,9 +209,9 @@ fn converge(observed: &Observed<'_>, instance: &Instance) -> Plan {
         Ok(_) => repair(observed, instance),
         Err(error) => {
             let next = match error {
-                AddressError::Empty => Next::Backoff(Duration::ZERO),
+                AddressError::Empty => Next::RETRY,
                 AddressError::Annotation { .. } | AddressError::NotProvided { .. } => {
-                    Next::Backoff(BY_A_PERSON)
+                    Next::retry_after(BY_A_PERSON)
                 }
             };
             rest(sentence(&error), next)

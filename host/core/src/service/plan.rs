@@ -368,7 +368,7 @@ fn may_leave(observed: &Observed<'_>, service: &ServiceView) -> Plan {
                 notices: vec![Notice::warning(SYNC_FAILED, note)],
             }
         }
-        Some(LoadBalancerAnswer::Absent(_)) => quiet(Step::Rest(Next::Backoff(Duration::ZERO))),
+        Some(LoadBalancerAnswer::Absent(_)) => quiet(Step::Rest(Next::RETRY)),
         Some(LoadBalancerAnswer::NotMine { reason }) => Plan {
             step: Step::Rest(Next::After(SLOW)),
             notices: vec![Notice::warning(

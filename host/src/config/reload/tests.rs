@@ -25,12 +25,12 @@ fn one(more: &str) -> String {
 
 #[rstest]
 #[case::nothing(ONE.to_owned(), &[])]
-#[case::claims(one("schemes: [x]"), &["plugin a changes: schemes"])]
-#[case::patterns(one("providerIDs: ['x://*']"), &["plugin a changes: providerIDs"])]
-#[case::nodes(one("nodes: { matchLabels: { a: b } }"), &["plugin a changes: nodes"])]
-#[case::classes(one("classes: ['']"), &["plugin a changes: classes"])]
-#[case::budget(one("budget: { callsInFlight: 1 }"), &["plugin a changes: budget"])]
-#[case::deadlines(one("deadlines: { read: 1s }"), &["plugin a changes: deadlines"])]
+#[case::claims(one("schemes: [x]"), &["plugin a changes: schemes (a new session begins)"])]
+#[case::patterns(one("providerIDs: ['x://*']"), &["plugin a changes: providerIDs (a new session begins)"])]
+#[case::nodes(one("nodes: { matchLabels: { a: b } }"), &["plugin a changes: nodes (a new session begins)"])]
+#[case::classes(one("classes: ['']"), &["plugin a changes: classes (a new session begins)"])]
+#[case::budget(one("budget: { callsInFlight: 1 }"), &["plugin a changes: budget (a new session begins)"])]
+#[case::deadlines(one("deadlines: { read: 1s }"), &["plugin a changes: deadlines (a new session begins)"])]
 #[case::provider(one("provider: x"), &["plugin a changes: provider (a new session begins)"])]
 #[case::uids(one("allowedUIDs: [1]"), &["plugin a changes: allowedUIDs (a new session begins)"])]
 #[case::endpoint(

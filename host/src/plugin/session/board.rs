@@ -8,6 +8,7 @@ use tokio::sync::watch;
 
 use super::state::{Facts, Led, SessionState, SessionView};
 use crate::clock;
+use crate::plugin::gatekeeper::Gatekeeper;
 use crate::plugin::link::Link;
 use crate::plugin::{Observer, Settings};
 
@@ -16,6 +17,7 @@ pub(crate) struct Board {
     settings: Arc<Settings>,
     observer: Arc<dyn Observer>,
     facts: Mutex<Facts>,
+    gatekeeper: Arc<Gatekeeper>,
     view: watch::Sender<SessionView>,
     link: watch::Sender<Option<Arc<Link>>>,
 }
@@ -31,6 +33,7 @@ impl Board {
             led: Led::default(),
         };
         Self {
+            gatekeeper: Arc::new(Gatekeeper::new(&settings, Arc::clone(&observer))),
             settings,
             observer,
             facts: Mutex::default(),
@@ -47,9 +50,15 @@ impl Board {
         self.link.subscribe()
     }
 
+    /// The gates, which outlive sessions.
+    pub(crate) const fn gatekeeper(&self) -> &Arc<Gatekeeper> {
+        &self.gatekeeper
+    }
+
     /// A session began.
     pub(crate) fn began(&self, description: Description, link: Arc<Link>) {
         self.observer.session(&self.settings.name);
+        self.gatekeeper.session_began(&description.capabilities);
         *self.facts() = Facts::default();
         self.link.send_replace(Some(link));
         self.view.send_modify(|view| {

@@ -253,7 +253,7 @@ fn an_invalid_value_is_told_with_its_field() {
     let Conclusion::Rest { notices, next } = conclude(&action, Err(&failure)) else {
         panic!("must rest")
     };
-    assert!(notices[0].note.contains("status.addresses[1]") && next == Next::Backoff(SLOW));
+    assert!(notices[0].note.contains("status.addresses[1]") && next == Next::retry_after(SLOW));
 }
 
 proptest! {
