@@ -76,7 +76,7 @@ async fn a_changed_field_touches_what_it_is_about(#[case] change: fn(&mut v1::Sp
 /// Breaks off after `writes` writes, then goes on as hosts do.
 async fn broken_off(writes: u64, effect: Effect, lag: Duration) {
     let stage = Stage::led(MACHINES).await;
-    let settings = SettingsChange::default().lag(Distribution::between(Duration::ZERO, lag));
+    let settings = SettingsChange::default().lag(Distribution::always(lag));
     stage.with(|cloud| cloud.configure(settings)).unwrap();
     let before = stage.inventory();
     stage.fault(Fault::new("write", effect.clone()).after(writes).times(1));
@@ -113,7 +113,18 @@ async fn wherever_the_work_breaks_off_it_is_finished_once_and_undone_whole(#[cas
 #[rstest]
 #[tokio::test]
 async fn a_lost_answer_and_old_reads_make_no_duplicate(#[values(0, 3, 5, 8)] writes: u64) {
-    broken_off(writes, Effect::LostAnswer, Duration::from_millis(60)).await;
+    broken_off(writes, Effect::LostAnswer, Duration::from_millis(200)).await;
+}
+
+#[tokio::test]
+async fn what_was_just_made_is_deleted_although_reads_do_not_show_it_yet() {
+    let stage = Stage::led(MACHINES).await;
+    let settings = SettingsChange::default().lag(Distribution::always(Duration::from_millis(500)));
+    stage.with(|cloud| cloud.configure(settings)).unwrap();
+    let before = stage.inventory();
+    stage.ensure(&ensure("u", spec(&[80]), &[node(1)])).await.unwrap();
+    stage.delete_done("u").await;
+    assert_eq!(stage.inventory(), before);
 }
 
 proptest! {
