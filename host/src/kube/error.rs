@@ -162,14 +162,14 @@ impl From<::kube::Error> for ApiError {
 fn certificate_problem(error: &(dyn Error + 'static)) -> Option<&'static str> {
     let mut next = Some(error);
     while let Some(error) = next {
-        let tls = error.downcast_ref::<rustls::Error>().or_else(|| {
-            let inside = error.downcast_ref::<std::io::Error>()?.get_ref()?;
-            inside.downcast_ref::<rustls::Error>()
-        });
-        if let Some(rustls::Error::InvalidCertificate(problem)) = tls {
+        if let Some(rustls::Error::InvalidCertificate(problem)) = error.downcast_ref() {
             return Some(advice(problem));
         }
-        next = error.source();
+        // The source of an I/O error is not what it wraps, but the source of that.
+        next = match error.downcast_ref::<std::io::Error>() {
+            Some(wrapper) => wrapper.get_ref().map(|inner| inner as &(dyn Error + 'static)),
+            None => error.source(),
+        };
     }
     None
 }
@@ -297,6 +297,19 @@ mod tests {
     )]
     fn a_status_has_one_meaning(#[case] status: Status, #[case] expected: ApiError) {
         assert_eq!(ApiError::refusal(status.code, Some(status), None), expected);
+    }
+
+    #[test]
+    fn a_certificate_that_has_expired_is_found_inside_whatever_wraps_it() {
+        let expired = rustls::Error::InvalidCertificate(CertificateError::Expired);
+        let wrapped = std::io::Error::other(std::io::Error::other(expired));
+        let ApiError::Unreachable { why } = ApiError::from(::kube::Error::Service(Box::new(wrapped))) else {
+            panic!("it is unreachable");
+        };
+        assert!(
+            why.starts_with("the API server's certificate has expired: renew it there"),
+            "{why}"
+        );
     }
 
     #[rstest]
