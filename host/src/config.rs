@@ -333,7 +333,7 @@ impl Config {
             plugins_directory,
             cluster_name: flags.cluster.cluster_name.clone(),
             cluster_id: flags.cluster.cluster_id.clone(),
-            controllers: controllers(flags.controllers, &flags.cluster.cluster_cidr)?,
+            controllers: controllers(&flags.controllers, &flags.cluster.cluster_cidr)?,
             api: api(flags.cluster, &environment)?,
             election: election(flags.election)?,
             admin: admin(flags.serving, flags.access)?,
@@ -363,7 +363,7 @@ fn check(plugins: &[PluginConfig]) -> Result<(), ConfigError> {
     }
 }
 
-fn controllers(flags: ControllerFlags, cidrs: &[Cidr]) -> Result<ControllerConfig, ConfigError> {
+fn controllers(flags: &ControllerFlags, cidrs: &[Cidr]) -> Result<ControllerConfig, ConfigError> {
     let mut families = cidrs.iter().map(|cidr| cidr.address.is_ipv4());
     if cidrs.len() > 2 || (families.next() == families.next() && !cidrs.is_empty()) {
         return Err(ConfigError::ClusterCidrs);

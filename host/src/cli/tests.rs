@@ -233,11 +233,17 @@ fn the_command_line_is_consistent() {
     command().debug_assert();
 }
 
-/// What `bulkhead run` makes of a configuration file of these lines, and of `args`.
-fn with_file(lines: &str, args: &[&str]) -> Result<Config, Stop> {
+/// A configuration file of these lines, which begin in its third.
+fn file_of(lines: &str) -> tempfile::NamedTempFile {
     let file = tempfile::NamedTempFile::new().unwrap();
     let head = "apiVersion: host.bulkhead.dev/v1alpha1\nkind: HostConfiguration\n";
     std::fs::write(file.path(), format!("{head}{lines}")).unwrap();
+    file
+}
+
+/// What `bulkhead run` makes of such a file, and of `args`.
+fn with_file(lines: &str, args: &[&str]) -> Result<Config, Stop> {
+    let file = file_of(lines);
     let flag = format!("--config={}", file.path().display());
     run(&[&[flag.as_str()], args].concat())
 }

@@ -1,6 +1,6 @@
 //! Follows the configuration file while the host runs.
 //!
-//! The content is compared, not the modification time: a mounted ConfigMap swaps links. A changed content counts once
+//! The content is compared, not the modification time: a mounted `ConfigMap` swaps links. A changed content counts once
 //! two looks agree, since an editor that writes in place shows half a file for a moment, and half a list of plugins would
 //! take the others away. SIGHUP makes it count at once.
 

@@ -17,7 +17,7 @@ pub struct Reload {
 }
 
 /// One thing that changes while the host runs.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
     /// A plugin is new.
     PluginAdded(String),

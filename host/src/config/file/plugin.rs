@@ -161,13 +161,13 @@ struct BudgetSection {
 #[derive(Clone, Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default, rename_all = "camelCase")]
 struct DeadlineSection {
-    /// Of connecting, Describe, Lead and PutNodeSet: 5s.
+    /// Of connecting, `Describe`, `Lead` and `PutNodeSet`: 5s.
     handshake: Option<Text<PositiveSpan>>,
-    /// Of health checks and GetStatus: 2s.
+    /// Of health checks and `GetStatus`: 2s.
     status: Option<Text<PositiveSpan>>,
-    /// Of GetInstances: 15s.
+    /// Of `GetInstances`: 15s.
     read: Option<Text<PositiveSpan>>,
-    /// Of GetLoadBalancers and lists: 30s.
+    /// Of `GetLoadBalancers` and lists: 30s.
     look: Option<Text<PositiveSpan>>,
     /// Of writes: 60s. A plugin is asked to answer within five sixths of it.
     write: Option<Text<PositiveSpan>>,

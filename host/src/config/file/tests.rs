@@ -15,9 +15,9 @@ fn parse(rest: &str) -> Result<HostConfiguration, String> {
 
 /// A plugin of these lines, which begin in line 5.
 fn plugin(lines: &str) -> Result<PluginConfig, String> {
-    let lines: String = lines.lines().map(|line| format!("  {line}\n")).collect();
-    let file = parse(&format!("plugins:\n- name: a\n{lines}"))?;
-    Ok(file.plugins.into_iter().next().unwrap().0)
+    let lines: Vec<String> = lines.lines().map(|line| format!("  {line}")).collect();
+    let mut file = parse(&format!("plugins:\n- name: a\n{}\n", lines.join("\n")))?;
+    Ok(file.plugins.remove(0).0)
 }
 
 const AT: &str = "endpoint: unix:///p.sock\n";

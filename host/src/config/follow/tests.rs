@@ -8,7 +8,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::follow;
+use super::{Means, follow};
 use crate::cli::{Stop, configure};
 use crate::config::Config;
 use crate::tasks::Tasks;
