@@ -12,6 +12,7 @@ pub mod disposition;
 pub mod duration;
 pub mod election;
 pub mod endpoint;
+pub mod handover;
 pub mod ids;
 pub mod lane;
 pub mod node;
