@@ -94,6 +94,8 @@ pub struct Plan {
     /// Raised each time a process was told to stop. A plugin takes no epoch again that it was told to end, so that
     /// what leads in another round needs another name.
     pub round: u64,
+    /// Whether nobody is being replaced: other processes are of no use any more.
+    pub is_settled: bool,
     /// When to look again, if nothing changes before.
     pub wake: Option<Instant>,
 }
@@ -346,6 +348,7 @@ impl Handover {
             lead: wanted.filter(|_| held.is_none()),
             calls,
             round: self.round,
+            is_settled: matches!(self.phase, Phase::Settled(_)),
             wake: [wake, held].into_iter().flatten().filter(|at| *at > now).min(),
         }
     }

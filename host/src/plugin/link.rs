@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bulkhead_core::cloud::{Certainty, Reason};
 use prost::Message;
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
@@ -14,6 +14,7 @@ use tonic::{Request, Response, Status};
 use super::call::{CallError, Class, Client, Verb, Wire, late, own_failure};
 use super::convert::description::Limits;
 use super::node_sets::SentSets;
+use super::session::TermNames;
 use super::{Settings, Timing};
 use crate::clock;
 
@@ -23,6 +24,10 @@ pub(crate) struct Link {
     wire: Wire,
     timing: Timing,
     slots: Semaphore,
+    /// How many calls, of however many steps, are made over it.
+    pub(crate) users: watch::Sender<usize>,
+    /// Under which name the plugin knows the terms of this host.
+    pub(crate) name_of_terms: TermNames,
     /// Bounds that the plugin set.
     pub(crate) limits: Limits,
     /// The node sets it got.
@@ -35,6 +40,8 @@ impl Link {
             wire,
             timing: settings.timing,
             slots: Semaphore::new(limits.calls_in_flight),
+            users: watch::Sender::new(0),
+            name_of_terms: TermNames::default(),
             limits,
             sent_sets: SentSets::default(),
         }

@@ -2,9 +2,11 @@
 
 mod calls;
 mod children;
+mod directory;
 pub(in crate::plugin) mod fixtures;
 mod scripted;
 mod sessions;
+mod upgrades;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -74,6 +76,15 @@ struct Host {
 
 impl Host {
     fn start(endpoint: Endpoint, standing: Standing, adapt: impl FnOnce(&mut Settings)) -> Self {
+        Self::start_at(endpoint, None, standing, adapt)
+    }
+
+    fn start_at(
+        endpoint: Endpoint,
+        sockets: Option<super::directory::Sockets>,
+        standing: Standing,
+        adapt: impl FnOnce(&mut Settings),
+    ) -> Self {
         let mut settings = Settings {
             name: "test".to_owned(),
             endpoint,
@@ -85,13 +96,14 @@ impl Host {
             },
             host_name: "host".to_owned(),
             run_root: std::env::temp_dir(),
+            memory_limit: None,
             timing: QUICK,
         };
         adapt(&mut settings);
         let (sender, receiver) = watch::channel(standing);
         let (counts, tasks) = (Arc::new(Counts::default()), Tasks::new());
         let observer: Arc<dyn Observer> = Arc::<Counts>::clone(&counts);
-        let plugin = start(settings, receiver, observer, &tasks);
+        let plugin = start_with(settings, receiver, observer, &tasks, sockets);
         Self {
             standing: sender,
             plugin,

@@ -186,6 +186,7 @@ fn start_plugin(
         },
         host_name: leadership.identity().to_owned(),
         run_root: plugin::run_root(run_dir.as_deref()),
+        memory_limit: None,
         timing: plugin::Timing::DEFAULT,
     };
     plugin::start(

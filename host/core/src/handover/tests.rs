@@ -98,6 +98,7 @@ fn an_upgrade_goes_step_by_step_and_calls_wait_meanwhile() {
             lead: Some(OLD),
             calls: Calls::Wait,
             round: 0,
+            is_settled: false,
             wake: Some(at(1000))
         },
         "running calls may end"
@@ -114,6 +115,7 @@ fn an_upgrade_goes_step_by_step_and_calls_wait_meanwhile() {
             lead: None,
             calls: Calls::Wait,
             round: 1,
+            is_settled: false,
             wake: Some(at(13_000))
         },
         "told to stop"
@@ -127,6 +129,7 @@ fn an_upgrade_goes_step_by_step_and_calls_wait_meanwhile() {
             lead: Some(NEW),
             calls: Calls::Wait,
             round: 1,
+            is_settled: false,
             wake: Some(at(31_200))
         }
     );
@@ -314,6 +317,7 @@ fn what_a_lost_process_may_still_write_is_waited_for() {
             lead: None,
             calls: Calls::To(NEW),
             round: 0,
+            is_settled: true,
             wake: Some(at(13_000))
         }
     );

@@ -108,14 +108,14 @@ async fn read_status(settings: &Settings, board: &Board, wire: &Wire, serving: b
 
 /// A plugin that translates otherwise than it described itself is described anew.
 async fn follow_behaviour(settings: &Settings, board: &Board, wire: &Wire, digest: &str) -> Result<(), End> {
-    let Some(known) = board.subscribe().borrow().description.clone() else {
+    let Some(known) = board.view().description else {
         return Ok(());
     };
     if digest.is_empty() || digest == known.behaviour_digest {
         return Ok(());
     }
-    let (new, _) = match describe(settings, wire).await {
-        Ok(described) => described,
+    let new = match describe(settings, wire).await {
+        Ok(described) => described.description,
         // Health checks tell soon enough whether it answers at all.
         Err(End::NoDescription(_)) => return Ok(()),
         Err(end) => return Err(end),
