@@ -8,19 +8,22 @@ use std::time::Duration;
 use bulkhead_core::controllers::{Selection, SelectionError};
 use bulkhead_core::election::{Timing, TimingError};
 use bulkhead_core::endpoint::Endpoint;
+use bulkhead_core::territory::Claims;
 use http::Uri;
 use kube::config::{Kubeconfig, KubeconfigError};
 
 pub use crate::cli::values::{AllowedPath, Cidr};
 
-use crate::cli::flags::{AccessFlags, ClusterFlags, ElectionFlags, RunFlags, ServingFlags};
+use crate::cli::flags::{AccessFlags, ClusterFlags, ElectionFlags, PluginFlags, RunFlags, ServingFlags};
 use crate::telemetry::LogFormat;
 
 /// Everything that was configured.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The plugin.
-    pub plugin: PluginConfig,
+    /// The plugins, in the order of the configuration; their names differ, and their claims do not overlap.
+    pub plugins: Vec<PluginConfig>,
+    /// Folder in which each socket that appears is a plugin; `None`: none is looked for.
+    pub plugins_directory: Option<PathBuf>,
     /// The way to the API server.
     pub api: ApiConfig,
     /// The cluster's name.
@@ -39,15 +42,65 @@ pub struct Config {
     pub shutdown_grace: Duration,
 }
 
-/// The plugin.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// One plugin.
+#[derive(Clone, Debug, PartialEq)]
 pub struct PluginConfig {
+    /// Its name, a DNS label: in metrics, logs, and the finalizer of its named classes.
+    pub name: String,
     /// Where it listens.
     pub endpoint: Endpoint,
-    /// User ids, beside the host's own and 0, under which it may run.
+    /// User ids, beside the host's own and 0, under which it may run; of no effect on `https://`.
     pub allowed_uids: Vec<u32>,
     /// The provider name that it must report; `None`: any.
     pub provider: Option<String>,
+    /// What it is to own.
+    pub claims: Claims,
+    /// How much of it is used at once.
+    pub budget: BudgetConfig,
+    /// Deadlines of calls in place of the protocol's.
+    pub deadlines: DeadlineConfig,
+    /// Bytes of data memory that a spawned process may have; `None`: no limit.
+    pub memory_limit: Option<u64>,
+    /// How the two prove themselves to each other on `https://`, where it is `None` only on loopback and by an explicit
+    /// setting: then the connection is in plaintext.
+    pub tls: Option<TlsConfig>,
+}
+
+/// Bounds on the calls to one plugin.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct BudgetConfig {
+    /// Calls in flight at once; `None`: as many as the plugin allows.
+    pub calls_in_flight: Option<NonZeroUsize>,
+    /// Calls a second; `None`: no bound.
+    pub rate: Option<RateConfig>,
+}
+
+/// Hard deadlines of calls; `None`: the protocol's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeadlineConfig {
+    /// Of connecting, `Describe`, `Lead` and `PutNodeSet`.
+    pub handshake: Option<Duration>,
+    /// Of health checks and `GetStatus`.
+    pub status: Option<Duration>,
+    /// Of `GetInstances`.
+    pub read: Option<Duration>,
+    /// Of `GetLoadBalancers`.
+    pub look: Option<Duration>,
+    /// Of writes. The plugin is told to answer when five sixths of it have passed.
+    pub write: Option<Duration>,
+}
+
+/// The files for mutual TLS; all are read again when they change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// Who may have signed the plugin's certificate, PEM.
+    pub ca_file: PathBuf,
+    /// The host's chain, PEM.
+    pub cert_file: PathBuf,
+    /// The host's key, PEM.
+    pub key_file: PathBuf,
+    /// The name that the plugin's certificate must have; `None`: the endpoint's host.
+    pub server_name: Option<String>,
 }
 
 /// The way to the API server.
@@ -58,14 +111,14 @@ pub struct ApiConfig {
     /// The API server's URL, in place of the kubeconfig's.
     pub master: Option<Uri>,
     /// A rate of our own; `None`: none.
-    pub rate: Option<ApiRate>,
+    pub rate: Option<RateConfig>,
     /// Writes in flight at once.
     pub writes_in_flight: NonZeroUsize,
 }
 
-/// A token bucket over the requests to the API server.
+/// A token bucket over requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ApiRate {
+pub struct RateConfig {
     /// Requests a second; finite and positive.
     pub per_second: f64,
     /// How many may come at once.
@@ -181,6 +234,9 @@ pub enum ConfigError {
     /// The durations of the election do not fit together.
     #[error(transparent)]
     Election(#[from] TimingError),
+    /// `--plugin` cannot say what TLS needs.
+    #[error("--plugin takes no https:// endpoint: TLS needs files that only a configuration file can name")]
+    NoTls,
     /// Not one of each family.
     #[error("--cluster-cidr takes at most one range of each address family")]
     ClusterCidrs,
@@ -216,11 +272,8 @@ impl Config {
             cluster_cidrs: cluster.cluster_cidr.clone(),
         };
         Ok(Self {
-            plugin: PluginConfig {
-                endpoint: plugin.plugin,
-                allowed_uids: plugin.plugin_allowed_uid,
-                provider: plugin.cloud_provider.filter(|name| !name.is_empty()),
-            },
+            plugins: vec![self::plugin(plugin)?],
+            plugins_directory: None,
             cluster_name: cluster.cluster_name.clone(),
             cluster_id: cluster.cluster_id.clone(),
             api: api(cluster, &environment)?,
@@ -237,6 +290,28 @@ impl Config {
     }
 }
 
+/// The one plugin that flags can describe.
+fn plugin(flags: PluginFlags) -> Result<PluginConfig, ConfigError> {
+    let provider = flags.cloud_provider.filter(|name| !name.is_empty());
+    if matches!(flags.plugin, Endpoint::Https { .. }) {
+        return Err(ConfigError::NoTls);
+    }
+    Ok(PluginConfig {
+        name: provider.clone().unwrap_or_else(|| UNNAMED.to_owned()),
+        endpoint: flags.plugin,
+        allowed_uids: flags.plugin_allowed_uid,
+        provider,
+        claims: Claims::default(),
+        budget: BudgetConfig::default(),
+        deadlines: DeadlineConfig::default(),
+        memory_limit: None,
+        tls: None,
+    })
+}
+
+/// The name of a plugin that is given by --plugin without --cloud-provider.
+const UNNAMED: &str = "default";
+
 fn api(flags: ClusterFlags, environment: &impl Fn(&str) -> Option<String>) -> Result<ApiConfig, ConfigError> {
     let kubeconfig = kubeconfig("kubeconfig", flags.kubeconfig)?;
     let in_cluster = || environment("KUBERNETES_SERVICE_HOST").is_some();
@@ -247,7 +322,7 @@ fn api(flags: ClusterFlags, environment: &impl Fn(&str) -> Option<String>) -> Re
     Ok(ApiConfig {
         kubeconfig,
         master: flags.master,
-        rate: (per_second > 0.0).then_some(ApiRate {
+        rate: (per_second > 0.0).then_some(RateConfig {
             per_second,
             burst: flags.kube_api_burst,
         }),

@@ -5,7 +5,12 @@ pub mod lane;
 pub mod node;
 pub mod service;
 
+use std::sync::Arc;
+
+use bulkhead_core::cloud::Description;
 use bulkhead_core::outcome::WriteFailure;
+use bulkhead_core::territory::Territory;
+use tokio::sync::watch;
 
 use crate::kube::events::EventRecorder;
 use crate::kube::views::View;
@@ -25,13 +30,41 @@ pub struct Effects {
     pub leadership: Leadership,
     /// The plugin.
     pub plugin: PluginHandle,
+    /// What is the plugin's own; `None` until that is known.
+    pub territory: watch::Receiver<Option<Arc<Territory>>>,
     /// The API server.
     pub writer: Writer,
     /// Events, under the controller's own component name.
     pub events: EventRecorder,
 }
 
+/// The plugin as one pass sees it.
+#[derive(Clone, Debug)]
+pub struct Sight {
+    /// What it said of itself.
+    pub description: Arc<Description>,
+    /// What is its own.
+    pub territory: Arc<Territory>,
+}
+
+impl Sight {
+    /// Whether the plugin was seen as it is now: what was made from one sight is good for the other.
+    fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.description, &other.description) && Arc::ptr_eq(&self.territory, &other.territory)
+    }
+}
+
 impl Effects {
+    /// The plugin as it is now; `None` while there is no session with it, or nobody has said yet what is its own.
+    pub fn sight(&self) -> Option<Sight> {
+        let description = self.plugin.subscribe().borrow().description.clone()?;
+        let territory = self.territory.borrow().clone()?;
+        Some(Sight {
+            description,
+            territory,
+        })
+    }
+
     /// Performs one write to the API server under a permit of its own, asked for when nothing is left to wait for. It is
     /// given up when the permit is lost.
     async fn write<V: View>(&self, write: Write<V>) -> Result<V, WriteFailure> {

@@ -1,6 +1,7 @@
 //! The Bulkhead host: everything that observes, performs and records. Decisions are in `bulkhead-core`.
 
 pub mod admin;
+pub mod announcer;
 pub mod cli;
 pub mod clock;
 pub mod config;

@@ -17,6 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 
 use crate::clock;
+use crate::controllers::Effects;
 use crate::kube::stores::Store;
 use crate::plugin::{Aspect, PluginHandle};
 
@@ -51,7 +52,7 @@ struct Question {
 #[derive(Debug)]
 pub struct Batches {
     questions: mpsc::Receiver<Question>,
-    plugin: PluginHandle,
+    effects: Effects,
     nodes: Store<NodeView>,
     ahead: Ahead,
     /// When a node's instance was last asked for.
@@ -59,7 +60,7 @@ pub struct Batches {
 }
 
 /// A loader and its task. Of `nodes`, those that wait to be initialised are asked about ahead of their turn.
-pub fn loader(plugin: PluginHandle, nodes: Store<NodeView>) -> (InstanceLoader, Batches) {
+pub fn loader(effects: Effects, nodes: Store<NodeView>) -> (InstanceLoader, Batches) {
     let (sender, receiver) = mpsc::channel(WAITING);
     let ahead = Ahead::default();
     let loader = InstanceLoader {
@@ -70,7 +71,7 @@ pub fn loader(plugin: PluginHandle, nodes: Store<NodeView>) -> (InstanceLoader, 
         loader,
         Batches {
             questions: receiver,
-            plugin,
+            effects,
             nodes,
             ahead,
             asked: HashMap::new(),
@@ -129,7 +130,7 @@ impl Batches {
                 Some(()) = in_flight.next() => {}
                 Some(first) = self.questions.recv(), if in_flight.len() < BATCHES => {
                     let batch = self.gather(first).await;
-                    in_flight.push(ask(self.plugin.clone(), batch));
+                    in_flight.push(ask(self.effects.plugin.clone(), batch));
                 }
                 // Nobody is left to ask, and nothing is in flight.
                 else => return stop.cancelled().await,
@@ -161,15 +162,14 @@ impl Batches {
         self.asked.retain(|_, asked| is_fresh(*asked, now));
         self.asked
             .extend(batch.iter().map(|question| (question.node.uid.clone(), now)));
-        let description = self.plugin.subscribe().borrow().description.clone();
-        let (Some(description), true) = (
-            description,
+        let (Some(plugin), true) = (
+            self.effects.sight(),
             batch.iter().any(|question| question.node.is_uninitialized()),
         ) else {
             return;
         };
         let waits = |node: &Arc<NodeView>| {
-            !self.asked.contains_key(&node.uid) && need(node, &description) == Need::Initialise
+            !self.asked.contains_key(&node.uid) && need(node, &plugin.territory) == Need::Initialise
         };
         let room = BATCH.saturating_sub(batch.len());
         let to_come: Vec<_> = self

@@ -5,6 +5,9 @@
 
 use std::time::Duration;
 
+use bulkhead_core::cloud::Capability;
+use bulkhead_core::controllers::Controller;
+use bulkhead_core::gate::{Gate, Why};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
@@ -12,12 +15,14 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use crate::plugin::Observer;
+use self::gates::GateMetrics;
+use crate::plugin::{Change, Observer};
 
+mod gates;
 mod process;
 mod workqueue;
 
-pub use workqueue::{QueueMetrics, WorkqueueMetrics};
+pub use workqueue::{NODES, QueueMetrics, SERVICES, WorkqueueMetrics};
 
 /// A histogram for each set of labels, made by a plain function so that families stay nameable.
 type Histograms<L> = Family<L, Histogram, fn() -> Histogram>;
@@ -40,6 +45,14 @@ pub struct Metrics {
 }
 
 impl Metrics {
+    /// Takes out what says how a plugin is that this host no longer has; its calls stay counted.
+    pub fn forget_plugin(&self, plugin: &str) {
+        self.workqueues.forget_plugin(plugin);
+        self.leadership.forget_plugin(plugin);
+        self.nodes.forget_plugin(plugin);
+        self.plugins.gates.forget_plugin(plugin);
+    }
+
     /// Registers every metric, those of the process and of the build among them.
     pub fn register(registry: &mut Registry) -> Self {
         process::register(registry);
@@ -54,17 +67,19 @@ impl Metrics {
     }
 }
 
-/// Labels of a metric that exists once a name: a queue, a Lease.
+/// Labels of a metric that exists once a Lease.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 pub struct NameLabels {
     /// The name.
     pub name: String,
 }
 
+/// One controller, as it runs for one plugin.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct ControllerLabels {
     name: &'static str,
     manager: &'static str,
+    plugin: String,
 }
 
 /// Who leads and what runs, under upstream's names.
@@ -88,7 +103,7 @@ impl LeadershipMetrics {
         );
         registry.register(
             "running_managed_controllers",
-            "Whether the controller runs: 1 yes, 0 no",
+            "Whether the controller runs for the plugin: 1 yes, 0 no",
             new.running.clone(),
         );
         new
@@ -101,12 +116,23 @@ impl LeadershipMetrics {
         })
     }
 
-    /// Whether a controller runs: 1 or 0. `name` is its old short name, as upstream reports it.
-    pub fn running(&self, name: &'static str) -> Gauge {
-        self.running.get_or_create_owned(&ControllerLabels {
-            name,
-            manager: "cloud-controller-manager",
-        })
+    /// Whether a controller runs for `plugin`: 1 or 0. `name` is its old short name, as upstream reports it.
+    pub fn running(&self, name: &'static str, plugin: &str) -> Gauge {
+        self.running.get_or_create_owned(&controller(name, plugin))
+    }
+
+    fn forget_plugin(&self, plugin: &str) {
+        for kind in Controller::ALL {
+            self.running.remove(&controller(kind.alias(), plugin));
+        }
+    }
+}
+
+fn controller(name: &'static str, plugin: &str) -> ControllerLabels {
+    ControllerLabels {
+        name,
+        manager: "cloud-controller-manager",
+        plugin: plugin.to_owned(),
     }
 }
 
@@ -117,8 +143,7 @@ pub struct NodeMetrics {
     pub initial_sync_delay: Histogram,
     /// Seconds from a node's creation until its uninitialized taint is off.
     pub taint_removal_delay: Histogram,
-    /// Nodes of ours that still have the uninitialized taint.
-    pub uninitialized: Gauge,
+    uninitialized: Family<PluginLabels, Gauge>,
 }
 
 impl NodeMetrics {
@@ -129,7 +154,7 @@ impl NodeMetrics {
         let new = Self {
             initial_sync_delay: delays(),
             taint_removal_delay: delays(),
-            uninitialized: Gauge::default(),
+            uninitialized: Family::default(),
         };
         registry.register(
             "node_controller_initial_node_sync_delay_seconds",
@@ -143,10 +168,23 @@ impl NodeMetrics {
         );
         registry.register(
             "bulkhead_nodes_uninitialized",
-            "Nodes of ours that still have the uninitialized taint",
+            "Nodes of the plugin that still have the uninitialized taint",
             new.uninitialized.clone(),
         );
         new
+    }
+
+    /// Nodes of `plugin` that still have the uninitialized taint.
+    pub fn uninitialized(&self, plugin: &str) -> Gauge {
+        self.uninitialized.get_or_create_owned(&PluginLabels {
+            plugin: plugin.to_owned(),
+        })
+    }
+
+    fn forget_plugin(&self, plugin: &str) {
+        self.uninitialized.remove(&PluginLabels {
+            plugin: plugin.to_owned(),
+        });
     }
 }
 
@@ -214,6 +252,7 @@ pub struct PluginMetrics {
     calls: Family<CallLabels, Counter>,
     call_duration: Histograms<PluginVerbLabels>,
     sessions: Family<PluginLabels, Counter>,
+    gates: GateMetrics,
 }
 
 /// From a call over a local socket, about 0.1 ms, to the hard deadline of writes, 60 s.
@@ -228,6 +267,7 @@ impl PluginMetrics {
             calls: Family::default(),
             call_duration: Family::new_with_constructor(call_seconds),
             sessions: Family::default(),
+            gates: GateMetrics::register(registry),
         };
         registry.register(
             "bulkhead_plugin_calls",
@@ -271,6 +311,26 @@ impl Observer for PluginMetrics {
                 plugin: plugin.to_owned(),
             })
             .inc();
+    }
+
+    fn gate(&self, plugin: &str, capability: Capability, gate: Gate) {
+        self.gates.gate(plugin, capability, gate);
+    }
+
+    fn shut(&self, plugin: &str, capability: Capability, why: Why) {
+        self.gates.shut(plugin, capability, why);
+    }
+
+    fn in_flight(&self, plugin: &str, change: Change) {
+        self.gates.in_flight(plugin, change);
+    }
+
+    fn waited(&self, plugin: &str, took: Duration) {
+        self.gates.waited(plugin, took);
+    }
+
+    fn crowded_out(&self, plugin: &str) {
+        self.gates.crowded_out(plugin);
     }
 }
 

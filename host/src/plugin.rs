@@ -6,6 +6,7 @@
 //! which knows the state and calls the plugin while there is a session.
 
 mod access;
+mod budget;
 mod call;
 mod client;
 mod connect;
@@ -13,6 +14,7 @@ mod convert;
 mod crew;
 pub mod directory;
 mod front;
+mod gatekeeper;
 mod link;
 mod node_sets;
 mod owner;
@@ -20,6 +22,7 @@ mod place;
 mod process;
 mod session;
 mod socket_guard;
+mod tls;
 
 #[cfg(test)]
 mod tests;
@@ -28,17 +31,22 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use bulkhead_core::cloud::Capability;
 use bulkhead_core::endpoint::Endpoint;
+use bulkhead_core::gate::{Gate, Pauses, Why};
 use bulkhead_core::supervise::Intensity;
 use tokio::sync::watch;
 
+pub use self::budget::{Budget, Rate};
 pub use self::client::{Ensure, PluginHandle, Right};
 pub use self::connect::ConnectError;
 pub use self::convert::Violation;
 pub use self::process::SpawnError;
 pub use self::session::{Led, SessionState, SessionView};
 pub use self::socket_guard::Refusal;
+pub use self::tls::TlsError;
 
+use crate::config::TlsConfig;
 use crate::leader::Standing;
 use crate::tasks::Tasks;
 
@@ -61,8 +69,12 @@ pub struct Settings {
     pub run_root: PathBuf,
     /// Most bytes of memory that a child may have for its data; `None`: as much as the host may.
     pub memory_limit: Option<u64>,
+    /// How the two prove themselves to each other on `https://`; `None`: not at all, in plaintext.
+    pub tls: Option<TlsConfig>,
     /// Deadlines and pauses.
     pub timing: Timing,
+    /// How much of it is used at once.
+    pub budget: Budget,
 }
 
 /// The cluster that every request names.
@@ -101,6 +113,8 @@ pub struct Timing {
     pub start_limit: Duration,
     /// How long a child may take to end after SIGTERM.
     pub grace: Duration,
+    /// How long gates are shut.
+    pub gates: Pauses,
 }
 
 impl Timing {
@@ -118,6 +132,7 @@ impl Timing {
         restart: Intensity::DEFAULT,
         start_limit: Duration::from_secs(60),
         grace: Duration::from_secs(5),
+        gates: Pauses::DEFAULT,
     };
 }
 
@@ -138,6 +153,25 @@ pub trait Observer: Send + Sync + 'static {
     fn call(&self, plugin: &str, verb: &'static str, result: &'static str, took: Duration);
     /// A session began.
     fn session(&self, plugin: &str);
+    /// The gate of a capability is this now.
+    fn gate(&self, plugin: &str, capability: Capability, gate: Gate);
+    /// The gate of a capability, which let calls through, was shut.
+    fn shut(&self, plugin: &str, capability: Capability, why: Why);
+    /// A call was sent, or is over.
+    fn in_flight(&self, plugin: &str, change: Change);
+    /// A call had to wait for its budget.
+    fn waited(&self, plugin: &str, took: Duration);
+    /// A call was not made because too many waited for their budget.
+    fn crowded_out(&self, plugin: &str);
+}
+
+/// What happened to the number of calls in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// One more.
+    Begun,
+    /// One less.
+    Over,
 }
 
 /// Where the private folder of a child's socket is made, given `$XDG_RUNTIME_DIR`.
@@ -177,7 +211,7 @@ fn start_with(
     sockets: Option<directory::Sockets>,
 ) -> PluginHandle {
     let settings = Arc::new(settings);
-    let front = Arc::new(front::Front::new(Arc::clone(&settings)));
+    let front = Arc::new(front::Front::new(Arc::clone(&settings), Arc::clone(&observer)));
     let handle = PluginHandle::new(Arc::clone(&settings), &front);
     let owner = owner::Owner::new(settings, standing, observer, front, tasks.clone());
     let owner = match sockets {

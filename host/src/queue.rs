@@ -11,6 +11,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use bulkhead_core::lane::Flow;
 use bulkhead_core::outcome::Next;
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
@@ -138,6 +139,11 @@ impl<K: Clone + Ord> Queue<K> {
         self.shared.update(Schedule::open);
     }
 
+    /// Hands out so many keys from now on. All else goes on as before: keys are taken, wait and become due.
+    pub fn set_flow(&self, flow: Flow) {
+        self.shared.update(|schedule| schedule.set_flow(flow));
+    }
+
     /// Ends the queue for good: everybody in [`Queue::next`] gets `None`.
     pub fn shutdown(&self) {
         self.shared.update(Schedule::shutdown);
@@ -205,7 +211,7 @@ impl<K: Clone + Ord> Turn<K> {
 
 impl<K: Clone + Ord> Drop for Turn<K> {
     fn drop(&mut self) {
-        self.end(Next::Backoff(Duration::ZERO));
+        self.end(Next::RETRY);
     }
 }
 

@@ -12,14 +12,14 @@ use tokio::sync::mpsc;
 
 use self::assemble::Watching;
 use self::end::{Deadline, hand_over};
+use self::rooms::Plugins;
 use crate::admin::{self, Reviewers, Sources};
-use crate::config::{AdminConfig, ApiConfig, ApiRate, Config};
+use crate::config::{AdminConfig, ApiConfig, Config, RateConfig};
 use crate::exit::Exit;
 use crate::kube::bucket::Rate;
 use crate::kube::client::{ConnectError, Connection, KubeOptions, connect};
 use crate::leader::{self, Leadership};
 use crate::metrics::Metrics;
-use crate::plugin::PluginHandle;
 use crate::readiness::Health;
 use crate::shutdown::Signals;
 use crate::tasks::Tasks;
@@ -27,6 +27,8 @@ use crate::telemetry::Chain;
 
 mod assemble;
 mod end;
+mod room;
+mod rooms;
 mod show;
 
 /// Announcements of the election that wait to become Events.
@@ -88,7 +90,7 @@ pub async fn run(config: Config) -> Exit {
 #[derive(Debug)]
 struct Host {
     leadership: Leadership,
-    plugin: PluginHandle,
+    plugins: Plugins,
 }
 
 fn died(_death: &crate::tasks::Death) -> Exit {
@@ -130,7 +132,7 @@ async fn bind(admin: AdminConfig) -> Result<admin::Listener, Exit> {
     })
 }
 
-async fn reach(api: &ApiConfig, user_agent: &str, rate: Option<ApiRate>) -> Result<Connection, Exit> {
+async fn reach(api: &ApiConfig, user_agent: &str, rate: Option<RateConfig>) -> Result<Connection, Exit> {
     let options = KubeOptions {
         kubeconfig: api.kubeconfig.clone(),
         master: api.master.clone(),
@@ -198,7 +200,7 @@ async fn end(host: &Host, stages: &Stages, grace: Duration) -> Exit {
     host.leadership.begin_drain();
     let workers = stages.workers.stop(deadline.left_to_hand_over());
     let release = host.leadership.release();
-    if let Err(why) = hand_over(deadline, workers, host.plugin.stood_down(), release).await {
+    if let Err(why) = hand_over(deadline, workers, host.plugins.stood_down(), release).await {
         tracing::error!("ending without releasing the lease: {why}");
         return Exit::Forced;
     }

@@ -9,6 +9,8 @@ pub struct Backoff {
     pub first: Duration,
     /// No pause is longer, jitter aside.
     pub cap: Duration,
+    /// What was asked for: no pause is shorter, whatever the cap.
+    pub at_least: Duration,
 }
 
 /// How far jitter moves a pause, as a part of it.
@@ -16,10 +18,25 @@ const JITTER: f64 = 0.2;
 
 impl Backoff {
     /// What objects get: 1 s, doubling, at most 5 minutes.
-    pub const OBJECT: Self = Self {
-        first: Duration::from_secs(1),
-        cap: Duration::from_secs(300),
-    };
+    pub const OBJECT: Self = Self::new(Duration::from_secs(1), Duration::from_secs(300));
+
+    /// Pauses from `first` to `cap`.
+    pub const fn new(first: Duration, cap: Duration) -> Self {
+        Self {
+            first,
+            cap,
+            at_least: Duration::ZERO,
+        }
+    }
+
+    /// The same, but no pause shorter than `pause`.
+    #[must_use]
+    pub const fn at_least(self, pause: Duration) -> Self {
+        Self {
+            at_least: pause,
+            ..self
+        }
+    }
 
     /// The pause after `failures` failures in a row; none after no failure.
     ///
@@ -39,6 +56,7 @@ impl Backoff {
             .saturating_mul(factor)
             .min(self.cap)
             .mul_f64(1.0 + JITTER * jitter)
+            .max(self.at_least)
     }
 }
 
@@ -73,6 +91,16 @@ mod tests {
         #[test]
         fn more_failures_never_make_the_pause_shorter(failures in 0_u32..100, jitter in -1.0..1.0_f64) {
             prop_assert!(Backoff::OBJECT.delay(failures, jitter) <= Backoff::OBJECT.delay(failures + 1, jitter));
+        }
+
+        #[test]
+        fn no_pause_is_shorter_than_asked_or_longer_than_both_bounds(
+            failures in 1..u32::MAX, jitter in -1.0..1.0, asked in 0_u64..10_000,
+        ) {
+            let backoff = Backoff::OBJECT.at_least(Duration::from_secs(asked));
+            let pause = backoff.delay(failures, jitter);
+            prop_assert!(pause >= backoff.at_least);
+            prop_assert!(pause <= backoff.at_least.max(backoff.cap.mul_f64(1.2)));
         }
     }
 }

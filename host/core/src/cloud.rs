@@ -30,6 +30,17 @@ pub enum Capability {
 }
 
 impl Capability {
+    /// Every capability.
+    pub const ALL: [Self; 7] = [
+        Self::Instances,
+        Self::InstancesList,
+        Self::Lb,
+        Self::LbNodesets,
+        Self::Routes,
+        Self::ResourcesList,
+        Self::ResourcesDelete,
+    ];
+
     /// Its name in the protocol, as `instances.list`.
     pub const fn name(self) -> &'static str {
         match self {
@@ -280,6 +291,8 @@ pub enum Reason {
     ProtocolViolation,
     /// There is no live session to the plugin.
     Disconnected,
+    /// The plugin's gate is shut: nothing was sent.
+    Shut,
 }
 
 /// What a load balancer call came to.

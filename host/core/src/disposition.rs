@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::cloud::{Certainty, Failure, Reason};
 use crate::outcome::{Next, SLOW};
 
@@ -24,8 +25,6 @@ pub struct Disposition {
     pub again: Again,
     /// The cloud may have been changed: the next step is a read, never a blind create.
     pub look_first: bool,
-    /// People should read of it at the object that met it.
-    pub event: bool,
     /// What the failure counts against.
     pub against: Against,
 }
@@ -34,11 +33,13 @@ pub struct Disposition {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Again {
     /// With growing pauses for this object.
-    Backoff(Pace),
+    Backoff(Backoff),
+    /// Soon, as a turn of the work and not as a failure.
+    Soon(Duration),
     /// When the object changes; without a change after this time, if any.
     OnChange(Option<Duration>),
     /// With growing pauses, or at once after we deleted something of the kind.
-    OnCapacity(Pace),
+    OnCapacity(Backoff),
     /// At once, with the node set in full.
     ResendNodeSet,
     /// At once, in two halves.
@@ -49,75 +50,41 @@ pub enum Again {
     WhenLed,
     /// When there is a session again.
     WhenConnected,
+    /// When the plugin's gate lets calls through again.
+    WhenOpen,
     /// Never in this term: the host gave the call up.
     Stop,
     /// Not before the whole plugin's pause is over.
-    PausePlugin(Pace),
-    /// Nothing of this plugin changes until it reports well; ask for its status this often.
+    PausePlugin(Backoff),
+    /// Nothing of this plugin changes until it has other credentials; look for that this often.
     Freeze(Duration),
 }
 
 /// What a failure counts against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Against {
-    /// Nothing: it is a turn of the work, not a failure.
+    /// Nothing: it is a turn of the work, not a failure, and says nothing of the provider.
     Nothing,
-    /// The one object it is about.
+    /// The one object it is about: the provider was reached.
     Object,
-    /// The breaker of the plugin's capability.
+    /// The reach of the provider: see [`crate::breaker`].
     Breaker,
-    /// The plugin's soundness: five within ten minutes make it degraded.
+    /// The plugin's soundness: see [`crate::gate::UNSOUND`].
     Soundness,
-    /// The plugin's keeping of the protocol: three make it be left alone.
+    /// The plugin's keeping of the protocol: see [`crate::breaker`].
     Protocol,
-}
-
-/// Growing pauses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
-    /// The first pause.
-    pub first: Duration,
-    /// The longest.
-    pub cap: Duration,
-    /// What the plugin asked for, clamped: no pause is shorter.
-    pub at_least: Duration,
-}
-
-impl Pace {
-    /// The pause after `failures` earlier failures in a row, `jitter` from -1 to 1 moving it by up to a fifth.
-    pub fn pause(self, failures: u32, jitter: f64) -> Duration {
-        let doubled = self
-            .first
-            .saturating_mul(1_u32.checked_shl(failures).unwrap_or(u32::MAX));
-        doubled
-            .min(self.cap)
-            .mul_f64(jitter.clamp(-1.0, 1.0).mul_add(0.2, 1.0))
-            .max(self.at_least)
-    }
-
-    /// What every pause is at least, where the queue's own pauses start at a second.
-    fn floor(self) -> Duration {
-        if self.first > ORDINARY.0 {
-            self.first.max(self.at_least)
-        } else {
-            self.at_least
-        }
-    }
 }
 
 /// Longest wait that a plugin's retry information can ask for.
 pub const RETRY_AFTER_MAX: Duration = Duration::from_secs(15 * 60);
 /// Recheck of a resource that carries somebody else's mark.
 const FOREIGN: Duration = Duration::from_secs(10 * 60);
-/// How often a frozen plugin is asked for its status.
-const FROZEN: Duration = Duration::from_secs(30);
+/// How long a frozen plugin stays frozen at the least, unless it says that it has other credentials.
+pub const FROZEN: Duration = Duration::from_secs(30);
 
-/// First pause and cap.
-type Ladder = (Duration, Duration);
-const ORDINARY: Ladder = (Duration::from_secs(1), Duration::from_secs(5 * 60));
-const BUSY: Ladder = (Duration::from_secs(1), Duration::from_secs(5));
-const PERMISSION: Ladder = (Duration::from_secs(60), Duration::from_secs(15 * 60));
-const QUOTA: Ladder = (Duration::from_secs(5 * 60), Duration::from_secs(30 * 60));
+const BUSY: Duration = Duration::from_secs(2);
+const PERMISSION: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(15 * 60));
+const QUOTA: Backoff = Backoff::new(Duration::from_secs(5 * 60), Duration::from_secs(30 * 60));
 
 /// What `failure` of a call of this kind means.
 pub fn classify(failure: &Failure, call: CallKind) -> Disposition {
@@ -127,7 +94,6 @@ pub fn classify(failure: &Failure, call: CallKind) -> Disposition {
         again,
         look_first: write
             && (failure.certainty != Certainty::NotApplied || outcome_is_unknown(failure.reason)),
-        event: write && deserves_notice(failure),
         against,
     }
 }
@@ -137,16 +103,19 @@ pub fn classify(failure: &Failure, call: CallKind) -> Disposition {
 /// What the plugin runtime cures itself (a set that is resent, a batch that is halved) is a plain back-off here.
 pub fn after_failure(failure: &Failure, call: CallKind) -> Next {
     match classify(failure, call).again {
-        Again::Backoff(pace) if (pace.first, pace.cap) == BUSY => Next::After(pace.pause(1, 0.0)),
-        Again::Backoff(pace) | Again::OnCapacity(pace) | Again::PausePlugin(pace) => {
-            Next::Backoff(pace.floor())
+        Again::Soon(pause) => Next::After(pause),
+        Again::Backoff(backoff) | Again::OnCapacity(backoff) | Again::PausePlugin(backoff) => {
+            Next::Backoff(backoff)
         }
         Again::OnChange(None) | Again::Stop => Next::AwaitChange,
         // A floor, that only another wish cuts short: what others write on the object must not bring it back.
-        Again::OnChange(Some(pause)) | Again::Freeze(pause) => Next::Backoff(pause),
-        Again::ResendNodeSet | Again::Halve | Again::StartOver | Again::WhenLed | Again::WhenConnected => {
-            Next::Backoff(Duration::ZERO)
-        }
+        Again::OnChange(Some(pause)) | Again::Freeze(pause) => Next::retry_after(pause),
+        Again::ResendNodeSet
+        | Again::Halve
+        | Again::StartOver
+        | Again::WhenLed
+        | Again::WhenConnected
+        | Again::WhenOpen => Next::RETRY,
     }
 }
 
@@ -165,7 +134,8 @@ pub const fn deserves_notice(failure: &Failure) -> bool {
             | Reason::Draining
             | Reason::SnapshotExpired
             | Reason::Cancelled
-            | Reason::Disconnected,
+            | Reason::Disconnected
+            | Reason::Shut,
         ) => false,
         None
         | Some(
@@ -193,14 +163,10 @@ pub const fn deserves_notice(failure: &Failure) -> bool {
 }
 
 fn row(failure: &Failure, call: CallKind) -> (Again, Against) {
-    let pace = |(first, cap): Ladder| Pace {
-        first,
-        cap,
-        at_least: at_least(failure),
-    };
-    let backoff = |ladder| Again::Backoff(pace(ladder));
+    let asked = at_least(failure);
+    let ordinary = Again::Backoff(Backoff::OBJECT.at_least(asked));
     let Some(reason) = failure.reason else {
-        return (backoff(ORDINARY), Against::Breaker);
+        return (ordinary, Against::Breaker);
     };
     match reason {
         Reason::InvalidSpec => (
@@ -217,19 +183,25 @@ fn row(failure: &Failure, call: CallKind) -> (Again, Against) {
             CallKind::Read => (Again::OnChange(Some(SLOW)), Against::Object),
             CallKind::Write => (Again::ResendNodeSet, Against::Nothing),
         },
-        Reason::OperationInProgress | Reason::Conflict => (backoff(BUSY), Against::Nothing),
-        Reason::PermissionMissing => (backoff(PERMISSION), Against::Object),
+        Reason::OperationInProgress | Reason::Conflict => (Again::Soon(BUSY.max(asked)), Against::Nothing),
+        Reason::PermissionMissing => (Again::Backoff(PERMISSION.at_least(asked)), Against::Object),
         Reason::CredentialsInvalid | Reason::CredentialsExpired => (Again::Freeze(FROZEN), Against::Nothing),
-        Reason::RateLimited => (Again::PausePlugin(pace(ORDINARY)), Against::Nothing),
-        Reason::QuotaExceeded | Reason::LimitReached => (Again::OnCapacity(pace(QUOTA)), Against::Object),
-        Reason::CloudUnavailable | Reason::DeadlineExceeded => (backoff(ORDINARY), Against::Breaker),
+        Reason::RateLimited => (
+            Again::PausePlugin(Backoff::OBJECT.at_least(asked)),
+            Against::Nothing,
+        ),
+        Reason::QuotaExceeded | Reason::LimitReached => {
+            (Again::OnCapacity(QUOTA.at_least(asked)), Against::Object)
+        }
+        Reason::CloudUnavailable | Reason::DeadlineExceeded => (ordinary, Against::Breaker),
         Reason::Draining => (Again::WhenConnected, Against::Nothing),
-        Reason::ProviderError => (backoff(ORDINARY), Against::Object),
-        Reason::PluginBug | Reason::Panic => (backoff(ORDINARY), Against::Soundness),
+        Reason::ProviderError => (ordinary, Against::Object),
+        Reason::PluginBug | Reason::Panic => (ordinary, Against::Soundness),
         Reason::BadPageToken | Reason::SnapshotExpired => (Again::StartOver, Against::Nothing),
-        Reason::Unimplemented | Reason::ProtocolViolation => (backoff(ORDINARY), Against::Protocol),
+        Reason::Unimplemented | Reason::ProtocolViolation => (ordinary, Against::Protocol),
         Reason::Cancelled => (Again::Stop, Against::Nothing),
         Reason::Disconnected => (Again::WhenConnected, Against::Breaker),
+        Reason::Shut => (Again::WhenOpen, Against::Nothing),
     }
 }
 

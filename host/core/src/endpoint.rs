@@ -1,6 +1,7 @@
-//! Where a plugin listens, as users write it: `unix:///path` or `spawn:COMMAND LINE`.
+//! Where a plugin listens, as users write it: `unix:///path`, `https://host:port` or `spawn:COMMAND LINE`.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -13,6 +14,13 @@ pub enum Endpoint {
     /// A socket that a plugin, started by somebody else, listens on: absolute, at most
     /// [`SOCKET_PATH_LIMIT`] bytes.
     Unix(PathBuf),
+    /// A plugin on a network, also on another machine.
+    Https {
+        /// A DNS name, or an IP address (IPv6 without brackets).
+        host: String,
+        /// Its port; not 0.
+        port: u16,
+    },
     /// A child process that the host starts and supervises.
     Spawn {
         /// The program: a path, or a name to be found in `PATH`.
@@ -25,8 +33,8 @@ pub enum Endpoint {
 /// Why a text is no endpoint.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum EndpointError {
-    /// Neither of the two forms.
-    #[error("is no endpoint; write unix:///path/to/plugin.sock or spawn:COMMAND LINE")]
+    /// None of the forms.
+    #[error("is no endpoint; write unix:///path/to/plugin.sock, https://host:port or spawn:COMMAND LINE")]
     UnknownForm,
     /// The socket's path does not start at the root.
     #[error("has a relative socket path; write unix:/// and the path from the root")]
@@ -40,6 +48,9 @@ pub enum EndpointError {
         /// The path's length in bytes.
         length: usize,
     },
+    /// `https://` without a host, without a port, or with more.
+    #[error("is no address of a plugin; write https://host:port, and an IPv6 address in brackets")]
+    NoAddress,
     /// `spawn:` without a program.
     #[error("names no program to spawn")]
     NoProgram,
@@ -60,6 +71,9 @@ impl FromStr for Endpoint {
     fn from_str(text: &str) -> Result<Self, EndpointError> {
         if let Some(path) = text.strip_prefix("unix://") {
             return parse_socket(path);
+        }
+        if let Some(address) = text.strip_prefix("https://") {
+            return parse_address(address).ok_or(EndpointError::NoAddress);
         }
         let command = text.strip_prefix("spawn:").ok_or(EndpointError::UnknownForm)?;
         let mut words = split_words(command)?.into_iter();
@@ -84,6 +98,32 @@ fn parse_socket(path: &str) -> Result<Endpoint, EndpointError> {
         return Err(EndpointError::LongPath { length: path.len() });
     }
     Ok(Endpoint::Unix(PathBuf::from(path)))
+}
+
+fn parse_address(text: &str) -> Option<Endpoint> {
+    let (host, port) = text.strip_suffix('/').unwrap_or(text).rsplit_once(':')?;
+    let port = port.parse().ok().filter(|port| *port != 0)?;
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.');
+    let host = match host.strip_prefix('[') {
+        Some(rest) => rest
+            .strip_suffix(']')
+            .filter(|it| it.parse::<std::net::Ipv6Addr>().is_ok())?,
+        None => Some(host).filter(|it| !it.is_empty() && it.chars().all(is_name))?,
+    };
+    let host = host.to_ascii_lowercase();
+    Some(Endpoint::Https { host, port })
+}
+
+impl Endpoint {
+    /// Whether it is a port of this machine that no other machine reaches.
+    pub fn is_loopback(&self) -> bool {
+        match self {
+            Self::Https { host, .. } => {
+                host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+            }
+            Self::Unix(_) | Self::Spawn { .. } => false,
+        }
+    }
 }
 
 /// Splits a command line as a shell would: blanks separate, `'…'` is taken as it is, in `"…"` a backslash
@@ -135,6 +175,8 @@ impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unix(path) => write!(f, "unix://{}", path.display()),
+            Self::Https { host, port } if host.contains(':') => write!(f, "https://[{host}]:{port}"),
+            Self::Https { host, port } => write!(f, "https://{host}:{port}"),
             Self::Spawn { program, args } => {
                 write!(f, "spawn:{}", Quoted(program))?;
                 args.iter().try_for_each(|arg| write!(f, " {}", Quoted(arg)))
@@ -170,8 +212,27 @@ mod tests {
         }
     }
 
+    fn https(host: &str, port: u16) -> Endpoint {
+        let host = host.to_owned();
+        Endpoint::Https { host, port }
+    }
+
+    #[rstest]
+    #[case::name("https://localhost:1", true)]
+    #[case::v4("https://127.1.2.3:1", true)]
+    #[case::v6("https://[::1]:1", true)]
+    #[case::other("https://10.0.0.1:1", false)]
+    #[case::looks_like_it("https://localhost.example.com:1", false)]
+    #[case::socket("unix:///s", false)]
+    fn loopback_is_known(#[case] endpoint: Endpoint, #[case] is_loopback: bool) {
+        assert_eq!(endpoint.is_loopback(), is_loopback);
+    }
+
     #[rstest]
     #[case::socket("unix:///run/p/local/a.sock", Endpoint::Unix("/run/p/local/a.sock".into()))]
+    #[case::name("https://plugin.example.com:7443", https("plugin.example.com", 7443))]
+    #[case::ipv4("https://10.0.0.1:1/", https("10.0.0.1", 1))]
+    #[case::ipv6("https://[::1]:1", https("::1", 1))]
     #[case::program("spawn:bulkhead-local", spawn("bulkhead-local", &[]))]
     #[case::arguments("spawn:./a  --x=1\t-v ", spawn("./a", &["--x=1", "-v"]))]
     #[case::single_quotes(r"spawn:a 'b c\' d", spawn("a", &[r"b c\", "d"]))]
@@ -186,7 +247,13 @@ mod tests {
 
     #[rstest]
     #[case::a_bare_path("/run/a.sock", EndpointError::UnknownForm)]
-    #[case::tcp("https://host:1", EndpointError::UnknownForm)]
+    #[case::plain_http("http://host:1", EndpointError::UnknownForm)]
+    #[case::no_port("https://host", EndpointError::NoAddress)]
+    #[case::port_0("https://host:0", EndpointError::NoAddress)]
+    #[case::no_host("https://:1", EndpointError::NoAddress)]
+    #[case::a_path("https://host:1/x", EndpointError::NoAddress)]
+    #[case::no_brackets("https://::1:1", EndpointError::NoAddress)]
+    #[case::a_user("https://me@host:1", EndpointError::NoAddress)]
     #[case::relative("unix://run/a.sock", EndpointError::RelativePath)]
     #[case::no_path("unix://", EndpointError::RelativePath)]
     #[case::a_folder("unix:///run/", EndpointError::BadPath)]
@@ -218,7 +285,7 @@ mod tests {
         }
 
         #[test]
-        fn every_text_is_refused_or_printed_so_that_it_is_read_back(text in "(spawn:|unix:///)?.{0,60}") {
+        fn every_text_is_refused_or_printed_so_that_it_is_read_back(text in "(spawn:|unix:///|https://)?.{0,60}") {
             if let Ok(endpoint) = text.parse::<Endpoint>() {
                 prop_assert_eq!(endpoint.to_string().parse(), Ok(endpoint));
             }

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 
 use crate::clock::Timestamp;
-use crate::cloud::{AddressSource, Description, Instance, KeySet, PowerState, TargetKind};
+use crate::cloud::{AddressSource, Capability, Description, Instance, KeySet, PowerState, TargetKind};
 use crate::ids::{NodeName, ProviderId, ServiceKey, Uid};
 use crate::node::view::{AddressType, NodeAddress, NodeView, Taint, UNINITIALIZED_TAINT};
 use crate::service::spec::{Circumstances, IpFamily, Port, Protocol, Spec};
 use crate::service::view::ServiceView;
+use crate::territory::{Claimant, Claims, Incumbents, Territory, divide};
 
 /// A node as a kubelet registers it: tainted, without provider ID.
 pub(crate) fn node(name: &str) -> NodeView {
@@ -79,7 +80,7 @@ pub(crate) fn description() -> Description {
         provider: "local".to_owned(),
         version: "1".to_owned(),
         instance_id: "p1".to_owned(),
-        capabilities: Vec::new(),
+        capabilities: vec![Capability::Instances, Capability::Lb],
         schemes: vec!["local".to_owned()],
         classes: vec![String::new(), "ours".to_owned()],
         targets: TargetKind::Address,
@@ -92,6 +93,25 @@ pub(crate) fn description() -> Description {
         behaviour_digest: "b1".to_owned(),
     }
 }
+
+/// Everything that a plugin with this description, and no other plugin beside it, owns.
+pub(crate) fn territory_of(description: &Description) -> Territory {
+    let claims = Claims::default();
+    let claimant = Claimant {
+        name: &description.provider,
+        claims: &claims,
+        description: Some(description),
+    };
+    divide(&[claimant], &Incumbents::default()).territories.remove(0)
+}
+
+/// The territory of [`description`].
+pub(crate) fn territory() -> Territory {
+    territory_of(&description())
+}
+
+/// Finalizer of the named classes of [`description`].
+pub(crate) const CLASS_FINALIZER: &str = "local.bulkhead.dev/load-balancer";
 
 /// A Service of type LoadBalancer as a user creates it.
 pub(crate) fn service(name: &str) -> ServiceView {

@@ -43,7 +43,7 @@ pub struct ProviderId {
 }
 
 /// Longest provider ID in bytes (the protocol's bound on ids).
-const PROVIDER_ID_MAX: usize = 512;
+pub(crate) const PROVIDER_ID_MAX: usize = 512;
 
 /// Why a text is no provider ID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,9 +1,23 @@
-//! When a controller works: while this host leads and the plugin takes its work.
+//! When a controller works: while this host leads, the plugin takes its work and the gate is not shut.
 //!
 //! A new term forgets what an earlier one remembered and looks at every object; a new session looks at every object
-//! again, since what failed before may have been the old one's fault.
+//! again, since what failed before may have been the old one's fault; so does a change of what the plugin owns. So does
+//! a gate that opens, unless the plugin only asked for a pause: then every key waits as long as it has to.
 
 use crate::election::Epoch;
+use crate::gate::Gate;
+
+/// How many keys a queue hands out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Flow {
+    /// None. Those that wait go on waiting.
+    Nothing,
+    /// One at a time.
+    OneByOne,
+    /// As many as there are workers.
+    #[default]
+    Freely,
+}
 
 /// What a lane depends on, now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,8 +26,25 @@ pub struct Situation {
     pub leading: Option<Epoch>,
     /// Number of the plugin's session.
     pub session: u64,
+    /// How often it was said what the plugin owns; 0: never, and then nothing is its own.
+    pub territory: u64,
     /// Whether that session takes work, and the plugin declares what the controller needs.
     pub takes_work: bool,
+    /// The gate of what the controller needs.
+    pub gate: Gate,
+}
+
+impl Situation {
+    /// The session and the territory to be open for, if any, and how far.
+    fn wanted(&self) -> (Option<(u64, u64)>, Flow) {
+        let (is_shut, flow) = match self.gate {
+            Gate::Open => (false, Flow::Freely),
+            Gate::Trial { .. } => (false, Flow::OneByOne),
+            Gate::Shut { why, .. } => (why.excuses_failures(), Flow::Nothing),
+        };
+        let works = self.leading.is_some() && self.takes_work && self.territory > 0 && !is_shut;
+        (works.then_some((self.session, self.territory)), flow)
+    }
 }
 
 /// What to do with the controller and its queue, in this order.
@@ -23,6 +54,8 @@ pub enum Order {
     Close,
     /// Forget what an earlier term remembered.
     BeginTerm(Epoch),
+    /// Hand out so many keys.
+    Let(Flow),
     /// Put every object in and hand them out.
     Open,
 }
@@ -31,14 +64,15 @@ pub enum Order {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lane {
     epoch: Option<Epoch>,
-    /// The session for which it is open.
-    open: Option<u64>,
+    /// The session and the territory for which it is open.
+    open: Option<(u64, u64)>,
+    flow: Flow,
 }
 
 impl Lane {
     /// What to do now that the situation is this.
     pub fn step(&mut self, now: &Situation) -> Vec<Order> {
-        let wanted = (now.leading.is_some() && now.takes_work).then_some(now.session);
+        let (wanted, flow) = now.wanted();
         let new_term = now
             .leading
             .as_ref()
@@ -51,6 +85,10 @@ impl Lane {
         if let Some(epoch) = new_term {
             orders.push(Order::BeginTerm(epoch.clone()));
             self.epoch = Some(epoch.clone());
+        }
+        if wanted.is_some() && flow != self.flow {
+            orders.push(Order::Let(flow));
+            self.flow = flow;
         }
         if wanted.is_some() && self.open.is_none() {
             orders.push(Order::Open);
@@ -69,8 +107,10 @@ impl Lane {
 mod tests {
     use rstest::rstest;
 
-    use super::{Lane, Order, Situation};
+    use super::{Flow, Lane, Order, Situation};
+    use crate::clock::Instant;
     use crate::election::Epoch;
+    use crate::gate::{Gate, Why};
 
     fn epoch(transitions: i64) -> Epoch {
         Epoch {
@@ -83,9 +123,34 @@ mod tests {
         Situation {
             leading: term.map(epoch),
             session,
+            territory: 1,
             takes_work,
+            gate: Gate::Open,
         }
     }
+
+    fn owning(territory: u64) -> Situation {
+        Situation {
+            territory,
+            ..situation(Some(1), 1, true)
+        }
+    }
+
+    fn behind(gate: Gate) -> Situation {
+        Situation {
+            gate,
+            ..situation(Some(1), 1, true)
+        }
+    }
+
+    const fn shut(why: Why) -> Gate {
+        Gate::Shut {
+            why,
+            until: Some(Instant::ORIGIN),
+        }
+    }
+
+    const TRIAL: Gate = Gate::Trial { why: Why::Unreached };
 
     /// What a lane that works in term 1 with session 1 does next.
     #[rstest]
@@ -93,9 +158,18 @@ mod tests {
     #[case::plugin_dies(situation(Some(1), 1, false), vec![Order::Close])]
     #[case::another_process_at_the_same_path(situation(Some(1), 2, true), vec![Order::Close, Order::Open])]
     #[case::another_process_not_ready_yet(situation(Some(1), 2, false), vec![Order::Close])]
+    #[case::owns_something_else(owning(2), vec![Order::Close, Order::Open])]
     #[case::leadership_lost(situation(None, 1, true), vec![Order::Close])]
     #[case::won_anew(situation(Some(2), 1, true), vec![Order::Close, Order::BeginTerm(epoch(2)), Order::Open])]
     #[case::won_anew_without_a_plugin(situation(Some(2), 1, false), vec![Order::Close, Order::BeginTerm(epoch(2))])]
+    #[case::breaker_opens(behind(shut(Why::Unreached)), vec![Order::Close])]
+    #[case::protocol_broken(behind(shut(Why::Violated)), vec![Order::Close])]
+    #[case::credentials_refused(behind(shut(Why::Credentials)), vec![Order::Close])]
+    #[case::throttled(behind(shut(Why::Throttled)), vec![Order::Let(Flow::Nothing)])]
+    #[case::another_process_on_trial(
+        Situation { session: 2, ..behind(TRIAL) },
+        vec![Order::Close, Order::Let(Flow::OneByOne), Order::Open]
+    )]
     fn a_working_lane(#[case] now: Situation, #[case] orders: Vec<Order>) {
         let mut lane = Lane::default();
         assert_eq!(
@@ -106,11 +180,51 @@ mod tests {
     }
 
     #[test]
+    fn a_gate_opens_by_way_of_a_trial_and_every_object_is_looked_at() {
+        let mut lane = Lane::default();
+        lane.step(&behind(Gate::Open));
+        let orders = [shut(Why::Unreached), TRIAL, TRIAL, Gate::Open].map(|gate| lane.step(&behind(gate)));
+        assert_eq!(
+            orders,
+            [
+                vec![Order::Close],
+                vec![Order::Let(Flow::OneByOne), Order::Open],
+                vec![],
+                vec![Order::Let(Flow::Freely)],
+            ]
+        );
+    }
+
+    #[test]
+    fn after_a_pause_every_key_goes_on_as_before() {
+        let mut lane = Lane::default();
+        lane.step(&behind(Gate::Open));
+        lane.step(&behind(shut(Why::Throttled)));
+        assert_eq!(lane.step(&behind(Gate::Open)), [Order::Let(Flow::Freely)]);
+    }
+
+    #[test]
+    fn a_lane_that_opens_within_a_pause_hands_out_nothing() {
+        let mut lane = Lane::default();
+        assert_eq!(
+            lane.step(&behind(shut(Why::Throttled))),
+            [Order::BeginTerm(epoch(1)), Order::Let(Flow::Nothing), Order::Open]
+        );
+    }
+
+    #[test]
     fn a_standby_does_nothing_however_often_it_is_told() {
         let mut lane = Lane::default();
         for session in [1, 1, 2] {
             assert_eq!(lane.step(&situation(None, session, true)), []);
         }
+    }
+
+    #[test]
+    fn nothing_is_done_before_anybody_said_what_the_plugin_owns() {
+        let mut lane = Lane::default();
+        assert_eq!(lane.step(&owning(0)), [Order::BeginTerm(epoch(1))]);
+        assert_eq!(lane.step(&owning(1)), [Order::Open]);
     }
 
     #[test]

@@ -4,6 +4,8 @@
 //! The crate must not depend on tokio, kube, tonic or prost; `cargo xtask check` holds it to that.
 
 pub mod backoff;
+pub mod breaker;
+pub mod bulletin;
 pub mod clock;
 pub mod cloud;
 pub mod controllers;
@@ -12,6 +14,7 @@ pub mod disposition;
 pub mod duration;
 pub mod election;
 pub mod endpoint;
+pub mod gate;
 pub mod handover;
 pub mod ids;
 pub mod lane;
@@ -20,6 +23,7 @@ pub mod outcome;
 pub mod ownership;
 pub mod service;
 pub mod supervise;
+pub mod territory;
 
 #[cfg(test)]
 mod fixtures;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::cloud::Failure;
 
 /// When a key is to be looked at again.
@@ -11,8 +12,18 @@ pub enum Next {
     AwaitChange,
     /// After this time, or when something changes.
     After(Duration),
-    /// With growing pauses, each at least this long.
-    Backoff(Duration),
+    /// With growing pauses.
+    Backoff(Backoff),
+}
+
+impl Next {
+    /// It failed: with the pauses that objects get.
+    pub const RETRY: Self = Self::Backoff(Backoff::OBJECT);
+
+    /// It failed, and nothing is gained before `pause` is over.
+    pub const fn retry_after(pause: Duration) -> Self {
+        Self::Backoff(Backoff::OBJECT.at_least(pause))
+    }
 }
 
 /// Something to tell people: an Event on the object.
@@ -55,23 +66,49 @@ impl Notice {
     }
 }
 
-/// Remembers what was last told about an object, so that nothing is told twice in a row.
+/// Remembers what was last told about an object, so that nothing is told twice in a row. What differs only in an id
+/// that the cloud made up for the one request is the same.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Told(Vec<Notice>);
+pub struct Told(Vec<Gist>);
+
+/// A notice without what is new in each request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Gist {
+    severity: Severity,
+    reason: &'static str,
+    note: String,
+}
+
+/// A word that is so long and has a digit is an id.
+const ID_LENGTH: usize = 16;
+
+impl Gist {
+    fn of(notice: &Notice) -> Self {
+        let is_id =
+            |word: &&str| word.len() >= ID_LENGTH && word.contains(|letter: char| letter.is_ascii_digit());
+        let words = notice.note.split_whitespace().filter(|word| !is_id(word));
+        Self {
+            severity: notice.severity,
+            reason: notice.reason,
+            note: words.collect::<Vec<_>>().join(" "),
+        }
+    }
+}
 
 impl Told {
     /// Those of `notices` that are news: what repeats what was last told with its reason is not, until [`Told::clear`].
     pub fn news(&mut self, notices: &[Notice]) -> Vec<Notice> {
-        let stays = |told: &Notice| {
-            notices.contains(told) || !notices.iter().any(|notice| notice.reason == told.reason)
-        };
-        let news: Vec<Notice> = notices
+        let now: Vec<Gist> = notices.iter().map(Gist::of).collect();
+        let is_news = |gist: &Gist| !self.0.contains(gist);
+        let news = notices
             .iter()
-            .filter(|notice| !self.0.contains(notice))
-            .cloned()
+            .zip(&now)
+            .filter(|(_, gist)| is_news(gist))
+            .map(|(notice, _)| notice.clone())
             .collect();
-        self.0.retain(stays);
-        self.0.extend(news.iter().cloned());
+        self.0
+            .retain(|told| !now.iter().any(|gist| gist.reason == told.reason));
+        self.0.extend(now);
         news
     }
 
@@ -153,7 +190,7 @@ pub fn after_write(failure: &WriteFailure, reason: &'static str, what: &str) -> 
     };
     AfterWrite::Rest {
         notices,
-        next: Next::Backoff(floor),
+        next: Next::retry_after(floor),
     }
 }
 
@@ -190,6 +227,17 @@ mod tests {
         assert_eq!(told.news(&quota()).len(), 1, "back again is news");
         told.clear();
         assert_eq!(told.news(&quota()).len(), 1);
+    }
+
+    #[test]
+    fn another_request_id_is_no_news_but_another_port_is() {
+        let mut told = Told::default();
+        let failed = |text: &str| [Notice::warning("SyncLoadBalancerFailed", text)];
+        let first = "no room on port 80 (cloud request 6f0c9ab1-2d3e-4c5b-8a7f-001122334455)";
+        let second = "no room on port 80 (cloud request 7a1d0bc2-3e4f-4d6c-9b80-112233445566)";
+        let other = "no room on port 443 (cloud request 7a1d0bc2-3e4f-4d6c-9b80-112233445566)";
+        let counts = [first, second, other].map(|text| told.news(&failed(text)).len());
+        assert_eq!(counts, [1, 0, 1]);
     }
 
     #[test]

@@ -1,17 +1,17 @@
 //! Which nodes and Services are ours: computed from configuration each time, never remembered, and never decided by
 //! who answers.
 
-use crate::cloud::Description;
 use crate::ids::ProviderId;
 use crate::node::view::NodeView;
-use crate::service::view::{CLASS_FINALIZER, CLEANUP_FINALIZER, ServiceView};
+use crate::service::view::{CLEANUP_FINALIZER, ServiceView};
+use crate::territory::Territory;
 
 /// Whose a node is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeOwner {
-    /// The plugin's, by the scheme of its provider ID, or because it waits to be initialised.
+    /// The plugin's, by its provider ID, or because it waits to be initialised and the plugin selects it.
     Ours,
-    /// Another provider's, by the scheme of its provider ID.
+    /// Another's: by its provider ID, or because it waits to be initialised and the plugin does not select it.
     Foreign,
     /// Its provider ID has no scheme at all.
     Unreadable,
@@ -19,13 +19,14 @@ pub enum NodeOwner {
     Nobody,
 }
 
-/// Whose `node` is, for the plugin described.
-pub fn of_node(node: &NodeView, plugin: &Description) -> NodeOwner {
+/// Whose `node` is, for the plugin that owns `territory`.
+pub fn of_node(node: &NodeView, territory: &Territory) -> NodeOwner {
     match &node.provider_id {
-        None if node.is_uninitialized() => NodeOwner::Ours,
-        None => NodeOwner::Nobody,
+        None if !node.is_uninitialized() => NodeOwner::Nobody,
+        None if territory.selects(node) => NodeOwner::Ours,
+        None => NodeOwner::Foreign,
         Some(text) => match ProviderId::parse(text.as_str()) {
-            Ok(id) if plugin.schemes.iter().any(|scheme| scheme == id.scheme()) => NodeOwner::Ours,
+            Ok(id) if territory.owns(&id) => NodeOwner::Ours,
             Ok(_) => NodeOwner::Foreign,
             Err(_) => NodeOwner::Unreadable,
         },
@@ -34,9 +35,9 @@ pub fn of_node(node: &NodeView, plugin: &Description) -> NodeOwner {
 
 /// Whose a Service's load balancer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServiceOwner {
+pub enum ServiceOwner<'a> {
     /// It asks for a load balancer of a class of ours; this finalizer keeps it.
-    Wants(&'static str),
+    Wants(&'a str),
     /// It is to have none any more, and a finalizer that is surely ours is still on.
     Leaves,
     /// It carries upstream's finalizer and no longer says which class it had: ours only if the plugin knows it.
@@ -45,47 +46,41 @@ pub enum ServiceOwner {
     Foreign,
 }
 
-/// Whose the load balancer of `service` is, for the plugin described.
-pub fn of_service(service: &ServiceView, plugin: &Description) -> ServiceOwner {
-    let has_class_finalizer = service.has_finalizer(CLASS_FINALIZER);
-    if service.is_load_balancer && serves(plugin, &service.spec.class) {
-        let finalizer = if service.spec.class.is_empty() {
+/// Whose the load balancer of `service` is, for the plugin that owns `territory`.
+pub fn of_service<'a>(service: &ServiceView, territory: &'a Territory) -> ServiceOwner<'a> {
+    let class = service.spec.class.as_str();
+    if service.is_load_balancer && territory.serves(class) {
+        let finalizer = if class.is_empty() {
             CLEANUP_FINALIZER
         } else {
-            CLASS_FINALIZER
+            territory.class_finalizer()
         };
         return if !service.is_deleting() {
             ServiceOwner::Wants(finalizer)
-        } else if our_finalizers(service, plugin).is_empty() {
+        } else if our_finalizers(service, territory).is_empty() {
             // Whatever holds it now, it is not us: never put a finalizer on what is being deleted.
             ServiceOwner::Foreign
         } else {
             ServiceOwner::Leaves
         };
     }
-    if has_class_finalizer {
+    if service.has_finalizer(territory.class_finalizer()) {
         ServiceOwner::Leaves
-    } else if !service.is_load_balancer && service.has_finalizer(CLEANUP_FINALIZER) && serves(plugin, "") {
+    } else if !service.is_load_balancer && service.has_finalizer(CLEANUP_FINALIZER) && territory.serves("") {
         ServiceOwner::MayLeave
     } else {
         ServiceOwner::Foreign
     }
 }
 
-/// The finalizers on `service` that this host may have put there. A Service that was of two classes in turn has both.
-pub fn our_finalizers(service: &ServiceView, plugin: &Description) -> Vec<&'static str> {
-    let mut ours = Vec::new();
-    if service.has_finalizer(CLASS_FINALIZER) {
-        ours.push(CLASS_FINALIZER);
-    }
-    if service.has_finalizer(CLEANUP_FINALIZER) && serves(plugin, "") {
-        ours.push(CLEANUP_FINALIZER);
-    }
-    ours
-}
-
-fn serves(plugin: &Description, class: &str) -> bool {
-    plugin.classes.iter().any(|served| served == class)
+/// The finalizers on `service` that may have been put there for the plugin that owns `territory`; never another
+/// plugin's. A Service that was of two classes in turn has both.
+pub fn our_finalizers<'a>(service: &ServiceView, territory: &'a Territory) -> Vec<&'a str> {
+    let cleanup = territory.serves("").then_some(CLEANUP_FINALIZER);
+    let candidates = [Some(territory.class_finalizer()), cleanup];
+    let ours = candidates.into_iter().flatten();
+    ours.filter(|finalizer| service.has_finalizer(finalizer))
+        .collect()
 }
 
 #[cfg(test)]
@@ -93,8 +88,8 @@ mod tests {
     use rstest::rstest;
 
     use super::{NodeOwner, ServiceOwner, of_node, of_service};
-    use crate::fixtures::{description, node, service};
-    use crate::service::view::{CLASS_FINALIZER, CLEANUP_FINALIZER};
+    use crate::fixtures::{CLASS_FINALIZER, node, service, territory};
+    use crate::service::view::CLEANUP_FINALIZER;
 
     #[rstest]
     #[case::waits_for_its_cloud(None, true, NodeOwner::Ours)]
@@ -113,7 +108,7 @@ mod tests {
         if !tainted {
             node.taints.clear();
         }
-        assert_eq!(of_node(&node, &description()), owner);
+        assert_eq!(of_node(&node, &territory()), owner);
     }
 
     #[rstest]
@@ -124,6 +119,10 @@ mod tests {
     #[case::deleted(true, "", &[CLEANUP_FINALIZER], true, ServiceOwner::Leaves)]
     #[case::finalizer_readd(true, "", &["example.com/holds"], true, ServiceOwner::Foreign)]
     #[case::type_change(false, "", &[CLEANUP_FINALIZER], false, ServiceOwner::MayLeave)]
+    #[case::of_another_plugins_class(true, "theirs", &["other.bulkhead.dev/load-balancer"], true, ServiceOwner::Foreign)]
+    #[case::type_change_of_another_plugins_class(
+        false, "", &["other.bulkhead.dev/load-balancer"], false, ServiceOwner::Foreign
+    )]
     #[case::type_change_of_our_class(false, "", &[CLASS_FINALIZER], false, ServiceOwner::Leaves)]
     #[case::never_had_one(false, "", &[], false, ServiceOwner::Foreign)]
     fn a_service_belongs_to_its_class_and_finalizer(
@@ -131,13 +130,13 @@ mod tests {
         #[case] class: &str,
         #[case] finalizers: &[&str],
         #[case] deleting: bool,
-        #[case] owner: ServiceOwner,
+        #[case] owner: ServiceOwner<'static>,
     ) {
         let mut service = service("s");
         service.is_load_balancer = is_load_balancer;
         service.spec.class = class.to_owned();
         service.circumstances.finalizers = finalizers.iter().map(|&f| f.to_owned()).collect();
         service.circumstances.deleted_at = deleting.then_some(crate::clock::Timestamp(1));
-        assert_eq!(of_service(&service, &description()), owner);
+        assert_eq!(of_service(&service, &territory()), owner);
     }
 }

@@ -56,7 +56,7 @@ pub struct PluginFlags {
     pub plugin_allowed_uid: Vec<u32>,
 
     /// The provider name that the plugin must report; unset: any
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = values::plugin_name)]
     pub cloud_provider: Option<String>,
 }
 

@@ -95,8 +95,8 @@ fn what_is_given_arrives() {
         config.controllers.selection.verdict(Controller::ServiceLb),
         Verdict::Deselected
     );
-    assert_eq!(config.plugin.allowed_uids, [7, 8]);
-    assert_eq!(config.plugin.provider.as_deref(), Some("local"));
+    assert_eq!(config.plugins[0].allowed_uids, [7, 8]);
+    assert_eq!(config.plugins[0].provider.as_deref(), Some("local"));
     assert_eq!(
         config.controllers.cluster_cidrs[1],
         Cidr {

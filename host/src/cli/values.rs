@@ -5,6 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bulkhead_core::duration::{self, DurationError};
+use bulkhead_core::territory::is_dns_label;
 use http::Uri;
 
 /// Why a value is refused: a phrase after the flag's name and the value.
@@ -22,6 +23,9 @@ pub enum ValueError {
     /// Empty.
     #[error("is empty")]
     Empty,
+    /// Not a DNS label.
+    #[error("is no name; write up to 63 lower-case letters, digits and -, a letter or digit first and last")]
+    Name,
     /// Not a URL with a host.
     #[error("is no URL; write https://host:port")]
     Url,
@@ -66,6 +70,15 @@ pub fn nonempty(text: &str) -> Result<String, ValueError> {
         Err(ValueError::Empty)
     } else {
         Ok(text.to_owned())
+    }
+}
+
+/// The name of a provider or plugin, or nothing.
+pub fn plugin_name(text: &str) -> Result<String, ValueError> {
+    if text.is_empty() || is_dns_label(text) {
+        Ok(text.to_owned())
+    } else {
+        Err(ValueError::Name)
     }
 }
 

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use bulkhead_core::cloud::{Capability, Description};
 use bulkhead_core::election::Epoch;
+use bulkhead_core::gate::GateView;
 use bulkhead_core::lane::{Lane, Order, Situation};
 use bulkhead_core::outcome::Next;
+use bulkhead_core::territory::Territory;
 use prometheus_client::metrics::gauge::Gauge;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -56,10 +58,16 @@ pub trait Controller: Send + Sync + 'static {
 /// What a lane depends on.
 #[derive(Debug)]
 pub struct Conditions {
+    /// The plugin's name, for the names of tasks.
+    pub plugin: String,
     /// Who leads.
     pub standing: watch::Receiver<Standing>,
     /// The plugin's session.
     pub session: watch::Receiver<SessionView>,
+    /// What is the plugin's own; `None` until that is known.
+    pub territory: watch::Receiver<Option<Arc<Territory>>>,
+    /// The plugin's gates.
+    pub gates: watch::Receiver<GateView>,
     /// The stores that a plan reads: nothing starts before all are complete.
     pub stores: Vec<watch::Receiver<bool>>,
     /// Beats while the workers get on.
@@ -73,12 +81,13 @@ pub struct Conditions {
 /// Starts the lane and its workers. They end when `tasks` is stopped, each after the pass that it is in.
 pub fn start<C: Controller>(controller: Arc<C>, workers: usize, conditions: Conditions, tasks: &Tasks) {
     controller.queue().close();
+    let lane = format!("{} of {}", C::NAME, conditions.plugin);
     for worker in 0..workers {
-        let name = format!("{} worker {worker}", C::NAME);
+        let name = format!("{lane}: worker {worker}");
         tasks.spawn(name, work(Arc::clone(&controller), tasks.stop_token().clone()));
     }
     let stop = tasks.stop_token().clone();
-    tasks.spawn(format!("{} lane", C::NAME), async move {
+    tasks.spawn(lane, async move {
         tokio::select! {
             () = stop.cancelled() => {}
             () = keep(controller, conditions) => {}
@@ -111,8 +120,9 @@ async fn keep<C: Controller>(controller: Arc<C>, mut conditions: Conditions) {
     }
     let mut lane = Lane::default();
     let mut lacking = None;
+    let mut territory = u64::from(conditions.territory.borrow_and_update().is_some());
     loop {
-        let now = situation::<C>(&mut conditions, &mut lacking);
+        let now = situation::<C>(&mut conditions, territory, &mut lacking);
         for order in lane.step(&now) {
             obey(&*controller, &order);
         }
@@ -120,6 +130,11 @@ async fn keep<C: Controller>(controller: Arc<C>, mut conditions: Conditions) {
         tokio::select! {
             changed = conditions.standing.changed() => if changed.is_err() { return },
             changed = conditions.session.changed() => if changed.is_err() { return },
+            changed = conditions.territory.changed() => {
+                if changed.is_err() { return }
+                territory += 1;
+            }
+            changed = conditions.gates.changed() => if changed.is_err() { return },
             _ = tick.tick() => {
                 let stats = controller.queue().stats();
                 if stats.longest < STUCK {
@@ -132,7 +147,11 @@ async fn keep<C: Controller>(controller: Arc<C>, mut conditions: Conditions) {
     }
 }
 
-fn situation<C: Controller>(conditions: &mut Conditions, lacking: &mut Option<u64>) -> Situation {
+fn situation<C: Controller>(
+    conditions: &mut Conditions,
+    territory: u64,
+    lacking: &mut Option<u64>,
+) -> Situation {
     let leading = match &*conditions.standing.borrow_and_update() {
         Standing::Leading(term) => Some(term.epoch.clone()),
         Standing::Standby | Standing::Draining(_) => None,
@@ -145,7 +164,9 @@ fn situation<C: Controller>(conditions: &mut Conditions, lacking: &mut Option<u6
     Situation {
         leading,
         session: view.session,
+        territory,
         takes_work: view.state.takes_work() && is_able,
+        gate: conditions.gates.borrow_and_update().of(C::CAPABILITY),
     }
 }
 
@@ -153,6 +174,7 @@ fn obey<C: Controller>(controller: &C, order: &Order) {
     match order {
         Order::Close => controller.queue().close(),
         Order::BeginTerm(epoch) => controller.begin_term(epoch),
+        Order::Let(flow) => controller.queue().set_flow(*flow),
         Order::Open => {
             controller.queue().open();
             controller.add_all();
@@ -173,3 +195,6 @@ fn is_able<C: Controller>(description: &Description, session: u64, lacking: &mut
     }
     able
 }
+
+#[cfg(test)]
+mod tests;

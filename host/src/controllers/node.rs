@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bulkhead_core::clock::Instant;
-use bulkhead_core::cloud::{Capability, Description, InstanceAnswer};
+use bulkhead_core::cloud::{Capability, InstanceAnswer};
 use bulkhead_core::election::Epoch;
 use bulkhead_core::ids::{NodeName, Uid};
 use bulkhead_core::node::plan::{
@@ -15,13 +15,14 @@ use bulkhead_core::node::plan::{
 };
 use bulkhead_core::node::view::NodeView;
 use bulkhead_core::outcome::{Next, Notice, Told, WriteFailure};
+use bulkhead_core::territory::Territory;
 
 use self::claims::{Claim, Claims};
 use super::lane::Controller;
 use super::{CONFLICTS, Effects, STEPS};
 use crate::clock;
 use crate::kube::events::{EventSpec, Regarding};
-use crate::kube::stores::Store;
+use crate::kube::stores::{Store, Subscription};
 use crate::kube::writer::NodePatch;
 use crate::loader::InstanceLoader;
 use crate::metrics::NodeMetrics;
@@ -40,6 +41,8 @@ pub struct NodeController {
     metrics: NodeMetrics,
     memories: Mutex<HashMap<NodeName, Memory>>,
     claims: Claims,
+    /// Keeps the queue up to date.
+    _follows: Subscription,
 }
 
 /// What is remembered of one node.
@@ -73,7 +76,7 @@ impl NodeController {
         metrics: NodeMetrics,
     ) -> Arc<Self> {
         let keys = queue.clone();
-        nodes.on_change(move |old, new| match (old, new) {
+        let follows = nodes.on_change(move |old, new| match (old, new) {
             (old, Some(new)) if wakes(old.map(|view| &**view), new) => keys.add(new.name.clone()),
             (Some(old), None) => keys.add_now(old.name.clone()),
             _ => {}
@@ -87,6 +90,7 @@ impl NodeController {
             metrics,
             memories: Mutex::default(),
             claims: Claims::default(),
+            _follows: follows,
         })
     }
 
@@ -110,12 +114,13 @@ impl NodeController {
         }
     }
 
-    fn description(&self) -> Option<Arc<Description>> {
-        self.effects.plugin.subscribe().borrow().description.clone()
-    }
-
     /// The node is there and the plugin has been asked: plans and performs until there is nothing left to do now.
-    async fn converge(&self, mut node: Arc<NodeView>, answer: &InstanceAnswer, plugin: &Description) -> Next {
+    async fn converge(
+        &self,
+        mut node: Arc<NodeView>,
+        answer: &InstanceAnswer,
+        territory: &Territory,
+    ) -> Next {
         // Held until the store knows what was written.
         let claim = self.claim(&node, answer);
         let mut conflicts = 0;
@@ -123,7 +128,7 @@ impl NodeController {
             let planned = plan(&Observed {
                 node: &node,
                 answer,
-                plugin,
+                territory,
                 claimed_by: claim.as_ref().err(),
                 refresh: self.refresh,
                 age: age(&node),
@@ -147,14 +152,14 @@ impl NodeController {
                 Conclusion::Again { notices } => {
                     self.record(&node, &action, notices);
                     let Ok(view) = written else {
-                        return Next::Backoff(Duration::ZERO);
+                        return Next::RETRY;
                     };
                     self.nodes.absorb(view.clone());
                     node = Arc::new(view);
                 }
-                Conclusion::Reread if conflicts == CONFLICTS => return Next::Backoff(Duration::ZERO),
+                Conclusion::Reread if conflicts == CONFLICTS => return Next::RETRY,
                 Conclusion::Reread => match self.effects.writer.read_node(&node.name).await {
-                    Ok(Some(view)) if view.uid == node.uid && need(&view, plugin) != Need::Nothing => {
+                    Ok(Some(view)) if view.uid == node.uid && need(&view, territory) != Need::Nothing => {
                         conflicts += 1;
                         self.nodes.absorb(view.clone());
                         node = Arc::new(view);
@@ -163,7 +168,7 @@ impl NodeController {
                     Ok(_) => return Next::AwaitChange,
                     Err(error) => {
                         tracing::debug!(node = %node.name, %error, "reading the node failed");
-                        return Next::Backoff(Duration::ZERO);
+                        return Next::RETRY;
                     }
                 },
                 Conclusion::Rest { notices, next } => {
@@ -175,7 +180,7 @@ impl NodeController {
                 }
             }
         }
-        Next::Backoff(Duration::ZERO)
+        Next::RETRY
     }
 
     async fn perform(&self, name: &NodeName, action: &Action) -> Result<NodeView, WriteFailure> {
@@ -299,11 +304,13 @@ impl Controller for NodeController {
     }
 
     fn tick(&self) {
-        let Some(plugin) = self.description() else { return };
-        let waits = |node: &&Arc<NodeView>| need(node, &plugin) == Need::Initialise;
+        let Some(plugin) = self.effects.sight() else {
+            return;
+        };
+        let waits = |node: &&Arc<NodeView>| need(node, &plugin.territory) == Need::Initialise;
         let waiting = self.nodes.snapshot().iter().filter(waits).count();
         self.metrics
-            .uninitialized
+            .uninitialized(self.effects.plugin.name())
             .set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 
@@ -312,12 +319,13 @@ impl Controller for NodeController {
             self.memories().remove(name);
             return Next::AwaitChange;
         };
-        let Some(plugin) = self.description() else {
-            return Next::Backoff(Duration::ZERO);
+        let Some(plugin) = self.effects.sight() else {
+            return Next::RETRY;
         };
-        match need(&node, &plugin) {
+        let territory = &*plugin.territory;
+        match need(&node, territory) {
             Need::Nothing => {
-                let notices: Vec<Notice> = complaint(&node, &plugin).into_iter().collect();
+                let notices: Vec<Notice> = complaint(&node, territory).into_iter().collect();
                 self.tell(&node, &notices, Next::AwaitChange);
                 return Next::AwaitChange;
             }
@@ -332,10 +340,10 @@ impl Controller for NodeController {
         // The object may have changed while the cloud was asked: decide on what it is now.
         match self.nodes.get(name) {
             Some(now) if now.uid == node.uid => {
-                if need(&now, &plugin) == Need::Nothing {
+                if need(&now, territory) == Need::Nothing {
                     return Next::AwaitChange;
                 }
-                self.converge(now, &answer, &plugin).await
+                self.converge(now, &answer, territory).await
             }
             Some(_) => Next::After(Duration::ZERO),
             None => Next::AwaitChange,

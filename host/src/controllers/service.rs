@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use bulkhead_core::cloud::{Capability, Description, LoadBalancerAnswer};
+use bulkhead_core::cloud::{Capability, LoadBalancerAnswer};
 use bulkhead_core::election::Epoch;
 use bulkhead_core::ids::{Mark, ServiceKey, Uid};
 use bulkhead_core::node::view::NodeView;
@@ -19,10 +19,10 @@ use uuid::Uuid;
 
 use self::memories::Memories;
 use super::lane::Controller;
-use super::{CONFLICTS, Effects, STEPS};
+use super::{CONFLICTS, Effects, STEPS, Sight};
 use crate::clock;
 use crate::kube::events::{EventSpec, Regarding};
-use crate::kube::stores::Store;
+use crate::kube::stores::{Store, Subscription};
 use crate::metrics::ServiceMetrics;
 use crate::queue::Queue;
 
@@ -43,13 +43,15 @@ pub struct ServiceController {
     metrics: ServiceMetrics,
     memories: Memories,
     targets: Mutex<Option<Cached>>,
+    /// Keep the queue up to date.
+    _follow: [Subscription; 2],
 }
 
 /// The selection of one state of the node store, for one plugin.
 #[derive(Debug)]
 struct Cached {
     generation: u64,
-    plugin: Arc<Description>,
+    plugin: Sight,
     selection: Arc<Selection>,
 }
 
@@ -63,25 +65,33 @@ impl ServiceController {
         cluster_uid: String,
         metrics: ServiceMetrics,
     ) -> Arc<Self> {
-        let (keys, session) = (queue.clone(), effects.plugin.subscribe());
-        services.on_change(move |old, new| {
-            let Some(service) = new.or(old) else { return };
-            let Some(plugin) = session.borrow().description.clone() else {
+        let (keys, sights) = (queue.clone(), effects.clone());
+        let follow_services = services.on_change(move |old, new| {
+            let (Some(service), Some(plugin)) = (new.or(old), sights.sight()) else {
                 return;
             };
             // What failed before is not what is wanted now.
-            if is_another_wish(old.map(|view| &**view), new.map(|view| &**view), &plugin) {
+            if is_another_wish(
+                old.map(|view| &**view),
+                new.map(|view| &**view),
+                &plugin.description,
+            ) {
                 keys.add_now(service.key.clone());
             } else {
                 keys.add(service.key.clone());
             }
         });
-        let (keys, all, session) = (queue.clone(), services.clone(), effects.plugin.subscribe());
-        nodes.on_change(move |old, new| {
-            let Some(plugin) = session.borrow().description.clone() else {
+        let (keys, all, sights) = (queue.clone(), services.clone(), effects.clone());
+        let follow_nodes = nodes.on_change(move |old, new| {
+            let Some(Sight {
+                description,
+                territory,
+            }) = sights.sight()
+            else {
                 return;
             };
-            if targets::matters(old.map(|view| &**view), new.map(|view| &**view), &plugin) {
+            let (old, new) = (old.map(|view| &**view), new.map(|view| &**view));
+            if targets::matters(old, new, &description, &territory) {
                 for service in all.snapshot() {
                     keys.add_after(service.key.clone(), DEBOUNCE);
                 }
@@ -96,22 +106,27 @@ impl ServiceController {
             metrics,
             memories: Memories::default(),
             targets: Mutex::default(),
+            _follow: [follow_services, follow_nodes],
         })
     }
 
     /// The nodes to send traffic to, as the store has them now.
-    fn selection(&self, plugin: &Arc<Description>) -> Arc<Selection> {
+    fn selection(&self, plugin: &Sight) -> Arc<Selection> {
         let generation = self.nodes.generation();
         let mut cached = self.targets.lock().unwrap_or_else(PoisonError::into_inner);
         match &*cached {
-            Some(known) if known.generation == generation && Arc::ptr_eq(&known.plugin, plugin) => {
+            Some(known) if known.generation == generation && known.plugin.is(plugin) => {
                 Arc::clone(&known.selection)
             }
             _ => {
-                let selection = Arc::new(targets::select(&self.nodes.snapshot(), plugin));
+                let selection = Arc::new(targets::select(
+                    &self.nodes.snapshot(),
+                    &plugin.description,
+                    &plugin.territory,
+                ));
                 *cached = Some(Cached {
                     generation,
-                    plugin: Arc::clone(plugin),
+                    plugin: plugin.clone(),
                     selection: Arc::clone(&selection),
                 });
                 selection
@@ -120,27 +135,27 @@ impl ServiceController {
     }
 
     /// Works on one object of one key until there is nothing left to do now.
-    async fn converge(&self, mut object: Object, plugin: &Arc<Description>) -> Next {
+    async fn converge(&self, mut object: Object, plugin: &Sight) -> Next {
         let mut conflicts = 0;
         for _ in 0..STEPS {
             match Box::pin(self.step(&mut object, plugin)).await {
                 Then::Again => {}
-                Then::Reread if conflicts == CONFLICTS => return Next::Backoff(Duration::ZERO),
+                Then::Reread if conflicts == CONFLICTS => return Next::RETRY,
                 Then::Reread => match self.reread(&object).await {
                     Some(service) => {
                         conflicts += 1;
                         object.service = service;
                     }
-                    None => return Next::Backoff(Duration::ZERO),
+                    None => return Next::RETRY,
                 },
                 Then::Rest(next) => return next,
             }
         }
-        Next::Backoff(Duration::ZERO)
+        Next::RETRY
     }
 
     /// Observes, plans one step, performs it, concludes and records.
-    async fn step(&self, object: &mut Object, plugin: &Arc<Description>) -> Then {
+    async fn step(&self, object: &mut Object, plugin: &Sight) -> Then {
         let selection = self.selection(plugin);
         let (epoch, memory) = self.memories.get(&object.key, &object.uid);
         let mark = Mark(mark(&self.cluster_uid, &object.uid.0, ""));
@@ -150,7 +165,8 @@ impl ServiceController {
             uid: &object.uid,
             mark: &mark,
             memory: &memory,
-            plugin,
+            plugin: &plugin.description,
+            territory: &plugin.territory,
             targets: &selection,
             looked: object.looked.as_ref(),
             fresh_request_id: &Uuid::new_v4().to_string(),
@@ -270,8 +286,8 @@ impl Controller for ServiceController {
     }
 
     async fn pass(&self, key: &ServiceKey) -> Next {
-        let Some(plugin) = self.effects.plugin.subscribe().borrow().description.clone() else {
-            return Next::Backoff(Duration::ZERO);
+        let Some(plugin) = self.effects.sight() else {
+            return Next::RETRY;
         };
         let service = self.services.get(key);
         let current = service.as_ref().map(|service| service.uid.clone());

@@ -69,6 +69,9 @@ pub struct Regarding {
 }
 
 impl Regarding {
+    /// The kind of a Lease.
+    pub const LEASE: &'static str = "Lease";
+
     /// A Node.
     pub fn node(name: &NodeName, uid: &Uid) -> Self {
         Self {
@@ -95,10 +98,21 @@ impl Regarding {
     pub fn lease(namespace: &str, name: &str, uid: Option<Uid>) -> Self {
         Self {
             api_version: "coordination.k8s.io/v1",
-            kind: "Lease",
+            kind: Self::LEASE,
             namespace: Some(namespace.to_owned()),
             name: name.to_owned(),
             uid,
+        }
+    }
+
+    /// A Namespace.
+    pub fn namespace(name: &str) -> Self {
+        Self {
+            api_version: "v1",
+            kind: "Namespace",
+            namespace: None,
+            name: name.to_owned(),
+            uid: None,
         }
     }
 

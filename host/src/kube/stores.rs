@@ -43,6 +43,25 @@ const SILENCE: Duration = Duration::from_mins(1);
 /// What is called with an object before and after a change: `None` where it does not exist or does not matter.
 type Handler<V> = Box<dyn Fn(Option<&Arc<V>>, Option<&Arc<V>>) + Send + Sync>;
 
+/// The handlers of one store, by the order in which they came.
+type Handlers<V> = BTreeMap<u64, Handler<V>>;
+
+/// Has its handler called as long as it lives.
+#[must_use = "the handler is called no longer once this is dropped"]
+pub struct Subscription(Box<dyn Fn() + Send + Sync>);
+
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+impl fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscription").finish_non_exhaustive()
+    }
+}
+
 /// The objects of one kind. Clones are the same store.
 pub struct Store<V: View> {
     shared: Arc<Shared<V>>,
@@ -51,7 +70,7 @@ pub struct Store<V: View> {
 struct Shared<V: View> {
     content: RwLock<Content<V>>,
     /// Locked while a change is made and told, so that changes are told in the order in which they were made.
-    handlers: Mutex<Vec<Handler<V>>>,
+    handlers: Mutex<Handlers<V>>,
     ready: watch::Sender<bool>,
     generation: AtomicU64,
 }
@@ -70,12 +89,26 @@ impl<V: View> Store<V> {
         }
     }
 
-    /// Has `handler` called with every change from now on; no change may be missed, so add handlers before
-    /// [`Store::run`].
+    /// Has `handler` called with every change from now on, until the subscription is dropped. Whoever comes after
+    /// [`Store::run`] reads first what is there already, after this call.
     ///
-    /// Handlers must be quick. They may read the store, but neither change it nor add handlers.
-    pub fn on_change(&self, handler: impl Fn(Option<&Arc<V>>, Option<&Arc<V>>) + Send + Sync + 'static) {
-        self.shared.handlers().push(Box::new(handler));
+    /// Handlers must be quick. They may read the store, but neither change it nor add or end subscriptions.
+    pub fn on_change(
+        &self,
+        handler: impl Fn(Option<&Arc<V>>, Option<&Arc<V>>) + Send + Sync + 'static,
+    ) -> Subscription {
+        let id = {
+            let mut handlers = self.shared.handlers();
+            let id = handlers.last_key_value().map_or(0, |(last, _)| last + 1);
+            handlers.insert(id, Box::new(handler));
+            id
+        };
+        let shared = Arc::downgrade(&self.shared);
+        Subscription(Box::new(move || {
+            if let Some(shared) = shared.upgrade() {
+                drop(shared.handlers().remove(&id));
+            }
+        }))
     }
 
     /// Whether the first list is complete; it stays so when the watch breaks.
@@ -212,7 +245,7 @@ impl<V: View> Store<V> {
 }
 
 impl<V: View> Shared<V> {
-    fn handlers(&self) -> MutexGuard<'_, Vec<Handler<V>>> {
+    fn handlers(&self) -> MutexGuard<'_, Handlers<V>> {
         self.handlers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -223,7 +256,7 @@ impl<V: View> Shared<V> {
             self.generation.fetch_add(1, Ordering::AcqRel);
         }
         for Change { old, new } in &changes {
-            for handler in handlers.iter() {
+            for handler in handlers.values() {
                 handler(old.as_ref(), new.as_ref());
             }
         }

@@ -11,7 +11,7 @@ use ::kube::Resource;
 use ::kube::core::DynamicResourceScope;
 use bulkhead_core::ids::{NodeName, ServiceKey, Uid};
 use bulkhead_core::node::view::NodeView;
-use bulkhead_core::service::view::{CLASS_FINALIZER, CLEANUP_FINALIZER, ServiceView};
+use bulkhead_core::service::view::ServiceView;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Deserializer};
 
@@ -112,7 +112,7 @@ impl View for ServiceView {
 
     /// Most Services of a cluster are none of a cloud's business.
     fn matters(&self) -> bool {
-        self.is_load_balancer || self.has_finalizer(CLEANUP_FINALIZER) || self.has_finalizer(CLASS_FINALIZER)
+        self.concerns_a_plugin()
     }
 }
 

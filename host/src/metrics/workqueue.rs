@@ -3,28 +3,36 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
-use super::{Histograms, NameLabels};
+use super::Histograms;
 use crate::queue::{QueueObserver, Stats};
 
 /// A gauge of seconds or of anything else that has fractions.
 type FloatGauge = Gauge<f64, AtomicU64>;
 
+/// One queue: upstream's name of it, and the plugin that it works for.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct QueueLabels {
+    name: &'static str,
+    plugin: String,
+}
+
 /// The metrics of every queue.
 #[derive(Clone, Debug)]
 pub struct WorkqueueMetrics {
-    depth: Family<NameLabels, Gauge>,
-    adds: Family<NameLabels, Counter>,
-    queue_duration: Histograms<NameLabels>,
-    work_duration: Histograms<NameLabels>,
-    unfinished_work: Family<NameLabels, FloatGauge>,
-    longest_running: Family<NameLabels, FloatGauge>,
-    retries: Family<NameLabels, Counter>,
+    depth: Family<QueueLabels, Gauge>,
+    adds: Family<QueueLabels, Counter>,
+    queue_duration: Histograms<QueueLabels>,
+    work_duration: Histograms<QueueLabels>,
+    unfinished_work: Family<QueueLabels, FloatGauge>,
+    longest_running: Family<QueueLabels, FloatGauge>,
+    retries: Family<QueueLabels, Counter>,
 }
 
 /// The metrics of one queue.
@@ -93,10 +101,11 @@ impl WorkqueueMetrics {
         new
     }
 
-    /// The metrics of the queue `name`.
-    pub fn queue(&self, name: &'static str) -> QueueMetrics {
-        let labels = NameLabels {
-            name: name.to_owned(),
+    /// The metrics of the queue `name` of `plugin`.
+    pub fn queue(&self, name: &'static str, plugin: &str) -> QueueMetrics {
+        let labels = QueueLabels {
+            name,
+            plugin: plugin.to_owned(),
         };
         QueueMetrics {
             depth: self.depth.get_or_create_owned(&labels),
@@ -110,12 +119,37 @@ impl WorkqueueMetrics {
     }
 }
 
+/// Upstream's names of the queues that a plugin has.
+const QUEUES: [&str; 2] = [NODES, SERVICES];
+/// Of nodes.
+pub const NODES: &str = "Nodes";
+/// Of Services.
+pub const SERVICES: &str = "service";
+
 impl QueueMetrics {
     /// Shows a queue's figures as they are now.
     pub fn show(&self, stats: Stats) {
         self.depth.set(i64::try_from(stats.depth).unwrap_or(i64::MAX));
         self.unfinished_work.set(stats.unfinished.as_secs_f64());
         self.longest_running.set(stats.longest.as_secs_f64());
+    }
+}
+
+impl WorkqueueMetrics {
+    pub(super) fn forget_plugin(&self, plugin: &str) {
+        for name in QUEUES {
+            let labels = QueueLabels {
+                name,
+                plugin: plugin.to_owned(),
+            };
+            self.depth.remove(&labels);
+            self.adds.remove(&labels);
+            self.queue_duration.remove(&labels);
+            self.work_duration.remove(&labels);
+            self.unfinished_work.remove(&labels);
+            self.longest_running.remove(&labels);
+            self.retries.remove(&labels);
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bulkhead_core::cloud::{Certainty, Failure, Reason};
+use bulkhead_core::disposition::{Again, CallKind, classify};
 use bulkhead_proto::MAX_MESSAGE_BYTES;
 use bulkhead_proto::v1::cloud_provider_client::CloudProviderClient;
 use tokio::time::timeout;
@@ -81,17 +82,21 @@ pub(crate) struct CallError {
 impl CallError {
     /// Whether fewer items might pass: the plugin says so, or refuses the whole for what may be one item, or a library
     /// made the status that it makes of what is too large.
-    pub(crate) const fn might_pass_in_parts(&self) -> bool {
+    pub(crate) fn might_pass_in_parts(&self) -> bool {
         match self.failure.reason {
-            Some(reason) => matches!(
-                reason,
-                Reason::MessageTooLarge | Reason::BatchTooLarge | Reason::InvalidSpec
-            ),
+            Some(reason) => {
+                reason == Reason::InvalidSpec || classify(&self.failure, CallKind::Read).again == Again::Halve
+            }
             None => matches!(
                 self.code,
                 Some(Code::OutOfRange | Code::Internal | Code::ResourceExhausted)
             ),
         }
+    }
+
+    /// Whether the plugin wants a node set in full.
+    pub(crate) fn wants_the_node_set(&self) -> bool {
+        classify(&self.failure, CallKind::Write).again == Again::ResendNodeSet
     }
 }
 

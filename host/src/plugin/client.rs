@@ -10,6 +10,7 @@ use bulkhead_core::cloud::{
 };
 use bulkhead_core::digest::Digest;
 use bulkhead_core::election::Epoch;
+use bulkhead_core::gate::GateView;
 use bulkhead_core::node::view::NodeView;
 use bulkhead_core::service::node_set::NodeSet;
 use bulkhead_core::service::request::{BalancerRef, Current, Intent};
@@ -25,37 +26,26 @@ use tokio_util::sync::CancellationToken;
 use super::access::{Access, LinkUse};
 use super::call::{CallError, Class, Verb, own_failure, rpc};
 use super::convert::text::clean;
-use super::convert::{Parsed, balancers, instances, requests};
+use super::convert::{balancers, instances, requests};
 use super::front::Front;
-use super::link::Link;
+use super::link::{Ask, Link, Work};
 use super::session::SessionView;
 use super::{Aspect, Settings};
 use crate::clock;
 
-const GET_INSTANCES: Verb = Verb {
-    name: "GetInstances",
-    class: Class::Read,
-};
-const PUT_NODE_SET: Verb = Verb {
-    name: "PutNodeSet",
-    class: Class::Handshake,
-};
-const ENSURE: Verb = Verb {
-    name: "EnsureLoadBalancer",
-    class: Class::Write,
-};
-const UPDATE_TARGETS: Verb = Verb {
-    name: "UpdateTargets",
-    class: Class::Write,
-};
-const LOOK: Verb = Verb {
-    name: "GetLoadBalancers",
-    class: Class::Look,
-};
-const DELETE: Verb = Verb {
-    name: "DeleteLoadBalancer",
-    class: Class::Write,
-};
+const GET_INSTANCES: Work = work("GetInstances", Class::Read, Capability::Instances);
+const PUT_NODE_SET: Work = work("PutNodeSet", Class::Handshake, Capability::LbNodesets);
+const ENSURE: Work = work("EnsureLoadBalancer", Class::Write, Capability::Lb);
+const UPDATE_TARGETS: Work = work("UpdateTargets", Class::Write, Capability::Lb);
+const LOOK: Work = work("GetLoadBalancers", Class::Look, Capability::Lb);
+const DELETE: Work = work("DeleteLoadBalancer", Class::Write, Capability::Lb);
+
+const fn work(name: &'static str, class: Class, needs: Capability) -> Work {
+    Work {
+        verb: Verb { name, class },
+        needs,
+    }
+}
 
 /// Batches of one question in flight at once.
 const BATCHES: usize = 4;
@@ -69,6 +59,7 @@ const INLINE_MEMBERS: usize = 8;
 pub struct PluginHandle {
     settings: Arc<Settings>,
     view: watch::Receiver<SessionView>,
+    gates: watch::Receiver<GateView>,
     access: watch::Receiver<Access>,
 }
 
@@ -101,6 +92,7 @@ impl PluginHandle {
         Self {
             settings,
             view: front.subscribe(),
+            gates: front.gatekeeper().subscribe(),
             access: front.access(),
         }
     }
@@ -113,6 +105,11 @@ impl PluginHandle {
     /// The state of the session, now and in future.
     pub fn subscribe(&self) -> watch::Receiver<SessionView> {
         self.view.clone()
+    }
+
+    /// The gates, now and in future. They are the same from session to session.
+    pub fn gates(&self) -> watch::Receiver<GateView> {
+        self.gates.clone()
     }
 
     /// Waits until no process may write by a `Lead` of this host: each has answered `Lead(0)`, or was a child and is
@@ -227,9 +224,13 @@ impl PluginHandle {
             max_age: Some(requests::duration(question.max_age)),
         };
         let never = CancellationToken::new();
-        let send = rpc!(get_instances);
-        let response = link.call(GET_INSTANCES, &never, |_| request, send).await?;
-        Ok(checked(instances::answers(nodes, question.aspects, response))?)
+        let ask = Ask {
+            work: GET_INSTANCES,
+            subject: only(nodes).map(|node| node.name.0.as_str()),
+            cancel: &never,
+        };
+        let read = |response| instances::answers(nodes, question.aspects, response);
+        link.call(ask, |_| request, rpc!(get_instances), read).await
     }
 
     /// Makes a Service's load balancer what `what` says.
@@ -251,22 +252,26 @@ impl PluginHandle {
             spec_digest: what.spec_digest.to_string(),
             node_set: Some(node_set),
         };
+        let service = what.balancer.service.to_string();
+        let ask = Ask {
+            work: ENSURE,
+            subject: Some(&service),
+            cancel: right.cancel,
+        };
         let call = async |node_set| {
             let send = rpc!(ensure_load_balancer);
-            let response = link
-                .call(ENSURE, right.cancel, |soft| request(node_set, soft), send)
-                .await?;
-            Ok(checked(balancers::ensured(response))?)
+            link.call(ask, |soft| request(node_set, soft), send, balancers::ensured)
+                .await
         };
         let node_set = self.reference(&link, what.targets, right.cancel).await?;
         match call(node_set).await {
-            Err(error) if is_unknown_set(&error) => {
+            Err(error) if error.wants_the_node_set() => {
                 link.sent_sets.forget(what.targets.digest.as_str());
                 call(inline(what.targets)).await
             }
             result => result,
         }
-        .map_err(|error: CallError| error.failure)
+        .map_err(|error| error.failure)
     }
 
     /// Changes the targets of load balancers, an answer for each item, in their order.
@@ -294,7 +299,7 @@ impl PluginHandle {
             referred.push(self.reference(&link, set, right.cancel).await?);
         }
         match self.send_targets(&link, items, referred, right).await {
-            Err(error) if is_unknown_set(&error) => {
+            Err(error) if error.wants_the_node_set() => {
                 for (_, set) in items {
                     link.sent_sets.forget(set.digest.as_str());
                 }
@@ -327,10 +332,15 @@ impl PluginHandle {
             )),
             items: items.iter().zip(sets).map(item).collect(),
         };
-        let send = rpc!(update_targets);
-        let response = link.call(UPDATE_TARGETS, right.cancel, request, send).await?;
         let asked: Vec<&BalancerRef> = items.iter().map(|(balancer, _)| *balancer).collect();
-        Ok(checked(balancers::updated(&asked, response))?)
+        let service = only(&asked).map(|balancer| balancer.service.to_string());
+        let ask = Ask {
+            work: UPDATE_TARGETS,
+            subject: service.as_deref(),
+            cancel: right.cancel,
+        };
+        let read = |response| balancers::updated(&asked, response);
+        link.call(ask, request, rpc!(update_targets), read).await
     }
 
     /// Reads one load balancer and compares it with `fingerprint`, without writing.
@@ -351,13 +361,16 @@ impl PluginHandle {
             cluster: Some(self.cluster()),
             queries: vec![query],
         };
-        let never = CancellationToken::new();
-        let send = rpc!(get_load_balancers);
-        let response = link
-            .call(LOOK, &never, |_| request, send)
+        let (service, never) = (balancer.service.to_string(), CancellationToken::new());
+        let ask = Ask {
+            work: LOOK,
+            subject: Some(&service),
+            cancel: &never,
+        };
+        let read = |response| balancers::looked(balancer, response);
+        link.call(ask, |_| request, rpc!(get_load_balancers), read)
             .await
-            .map_err(|error| error.failure)?;
-        checked(balancers::looked(balancer, response))
+            .map_err(|error| error.failure)
     }
 
     /// Removes a load balancer with everything that belongs to it.
@@ -376,12 +389,15 @@ impl PluginHandle {
             r#ref: Some(requests::balancer(balancer)),
             policy: v1::DeletePolicy::Delete.into(),
         };
-        let send = rpc!(delete_load_balancer);
-        let response = link
-            .call(DELETE, right.cancel, request, send)
+        let service = balancer.service.to_string();
+        let ask = Ask {
+            work: DELETE,
+            subject: Some(&service),
+            cancel: right.cancel,
+        };
+        link.call(ask, request, rpc!(delete_load_balancer), balancers::deleted)
             .await
-            .map_err(|error| error.failure)?;
-        checked(balancers::deleted(response))
+            .map_err(|error| error.failure)
     }
 
     /// How a request names `set`: in full if it is small or the plugin knows no other way, else by digest, after the
@@ -406,15 +422,19 @@ impl PluginHandle {
                 cluster: Some(self.cluster()),
                 node_set: Some(requests::node_set(set)),
             };
-            let send = rpc!(put_node_set);
-            link.call(PUT_NODE_SET, cancel, |_| request, send)
-                .await
-                .map(|_| ())
+            let ask = Ask {
+                work: PUT_NODE_SET,
+                subject: None,
+                cancel,
+            };
+            link.call(ask, |_| request, rpc!(put_node_set), |_| Ok(())).await
         };
         match link.sent_sets.ensure_put(set.digest.as_str(), put).await {
             Ok(()) => Ok(v1::NodeSetRef {
                 set: Some(v1::node_set_ref::Set::Digest(set.digest.to_string())),
             }),
+            // A plugin that does not take sets as it should still gets them in full.
+            Err(error) if error.failure.reason == Some(Reason::Shut) => Ok(inline(set)),
             // Giving the set beforehand changes nothing in the cloud, whatever came of it.
             Err(error) => Err(Failure {
                 certainty: Certainty::NotApplied,
@@ -425,15 +445,15 @@ impl PluginHandle {
 
     /// The session, if it takes work: a plugin that is not ready, or not led by this host, is only asked how it is.
     /// While one process replaces another, calls wait for it as long as they might take themselves.
-    async fn link(&self, verb: Verb) -> Result<LinkUse, Failure> {
-        let patience = verb.class.deadline(&self.settings.timing);
+    async fn link(&self, work: Work) -> Result<LinkUse, Failure> {
+        let patience = work.verb.class.deadline(&self.settings.timing);
         let link = timeout(patience, Access::pass(self.access.clone()))
             .await
             .ok()
             .flatten();
         let state = self.view.borrow().state;
         link.filter(|_| state.takes_work()).ok_or_else(|| {
-            let message = format!("no {}: plugin {} is {state}", verb.name, self.name());
+            let message = format!("no {}: plugin {} is {state}", work.verb.name, self.name());
             own_failure(Reason::Disconnected, Certainty::NotApplied, clean(&message))
         })
     }
@@ -488,7 +508,7 @@ impl Patience {
     fn met(&self, failure: &Failure) {
         if matches!(
             failure.reason,
-            Some(Reason::DeadlineExceeded | Reason::Disconnected)
+            Some(Reason::DeadlineExceeded | Reason::Disconnected | Reason::Shut)
         ) {
             self.silence.get_or_init(|| failure.clone());
         }
@@ -549,14 +569,10 @@ fn inline(set: &NodeSet) -> v1::NodeSetRef {
     }
 }
 
-fn is_unknown_set(error: &CallError) -> bool {
-    error.failure.reason == Some(Reason::NodeSetUnknown)
-}
-
-/// A violation is a failure of the call, and worth a line: the plugin needs mending.
-fn checked<T>(parsed: Parsed<T>) -> Result<T, Failure> {
-    parsed.map_err(|violation| {
-        tracing::warn!(%violation, "an answer is not used");
-        violation.into()
-    })
+/// The only one, if there is one only.
+const fn only<T>(items: &[T]) -> Option<&T> {
+    match items {
+        [only] => Some(only),
+        _ => None,
+    }
 }

@@ -4,10 +4,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::{Channel, Endpoint};
@@ -16,11 +17,16 @@ use tower::service_fn;
 use super::Settings;
 use super::place::{Address, Stamp};
 use super::socket_guard::{self, File, Folder, Refusal};
+use super::tls::{self, TlsError};
 
 /// What clients send as `:authority` on unix sockets.
 const ORIGIN: &str = "http://localhost";
 /// Statuses with long texts and details travel in headers.
 const MAX_HEADER_LIST_BYTES: u32 = 256 << 10;
+
+/// How often a connection over a network is tried while nothing is said, and how long that may take.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+const KEEPALIVE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +53,17 @@ pub enum ConnectError {
         /// Why it failed.
         source: io::Error,
     },
+    /// The port cannot be reached.
+    #[error("cannot connect to {address}")]
+    Network {
+        /// Where to.
+        address: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The two do not trust each other.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// HTTP/2 could not be set up.
     #[error("cannot speak HTTP/2 to it")]
     Transport(#[source] tonic::transport::Error),
@@ -77,13 +94,48 @@ pub(crate) async fn connect(settings: &Settings, address: &Address) -> Result<Co
                     .await
                     .map_err(|source| io_error("connect to", socket, source))?;
                 check_peer(&stream, &settings.allowed_uids, socket)?;
-                open_channel(stream, ORIGIN, Some(stamp)).await
+                let endpoint = Endpoint::from_static(ORIGIN);
+                open_channel(stream, endpoint, Some(stamp)).await
             }
+            Address::Network { host, port } => Box::pin(dial(settings, host, *port, address)).await,
         }
     };
     timeout(settings.timing.handshake, open)
         .await
         .map_err(|_| ConnectError::Deadline)?
+}
+
+/// Connects to a port, by TLS unless the configuration says plaintext.
+async fn dial(
+    settings: &Settings,
+    host: &str,
+    port: u16,
+    address: &Address,
+) -> Result<Connection, ConnectError> {
+    let network = |source: io::Error| {
+        if source.kind() == io::ErrorKind::ConnectionRefused {
+            return ConnectError::Away;
+        }
+        ConnectError::Network {
+            address: address.to_string(),
+            source,
+        }
+    };
+    let stream = TcpStream::connect((host, port)).await.map_err(network)?;
+    stream.set_nodelay(true).map_err(network)?;
+    // Only a network loses a connection without saying so. TLS is underneath: HTTP/2 itself is spoken as it is.
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(ConnectError::Transport)?
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE_PATIENCE)
+        .keep_alive_while_idle(true);
+    match &settings.tls {
+        Some(tls) => {
+            let stream = tls::connect(stream, host, tls).await?;
+            Box::pin(open_channel(stream, endpoint, None)).await
+        }
+        None => open_channel(stream, endpoint, None).await,
+    }
 }
 
 /// Judges a socket and its folder; which file the socket is.
@@ -133,7 +185,7 @@ fn check_peer(stream: &UnixStream, allowed: &[u32], socket: &Path) -> Result<(),
 /// A channel over `stream`. The channel would connect again by itself; it gets the stream once and no other.
 async fn open_channel<S>(
     stream: S,
-    origin: &'static str,
+    endpoint: Endpoint,
     stamp: Option<Stamp>,
 ) -> Result<Connection, ConnectError>
 where
@@ -150,7 +202,7 @@ where
             .ok_or_else(|| io::Error::other("the session's connection has ended"));
         async move { stream }
     });
-    let channel = Endpoint::from_static(origin)
+    let channel = endpoint
         .http2_max_header_list_size(MAX_HEADER_LIST_BYTES)
         .connect_with_connector(connector)
         .await

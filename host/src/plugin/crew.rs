@@ -133,7 +133,7 @@ impl Crew {
             let idle = self.idle(&plan);
             tokio::select! {
                 Some((process, outcome)) = self.running.next(), if !self.running.is_empty() => {
-                    let served = self.ended(process, outcome);
+                    let served = self.ended(process, &outcome);
                     if served && once {
                         return;
                     }
@@ -186,6 +186,7 @@ impl Crew {
                 Arc::clone(&self.settings),
                 Arc::clone(&self.observer),
                 Arc::clone(&self.changed),
+                Arc::clone(self.front.gatekeeper()),
                 place.stamp,
             )),
             gate,
@@ -301,6 +302,9 @@ impl Crew {
     }
 
     fn show(&self, plan: &Plan, seen: &[Seen]) {
+        for (process, member) in &self.members {
+            member.board.set_front(plan.calls == Calls::To(*process));
+        }
         let led = seen.iter().filter_map(|seen| seen.may_write).max();
         match plan.calls {
             Calls::Nowhere => {}
@@ -336,7 +340,7 @@ impl Crew {
     }
 
     /// An attempt or a session has ended; whether there was a session.
-    fn ended(&mut self, process: Process, outcome: Outcome) -> bool {
+    fn ended(&mut self, process: Process, outcome: &Outcome) -> bool {
         let Some(member) = self.members.remove(&process) else {
             return false;
         };
@@ -346,7 +350,7 @@ impl Crew {
             Outcome::Ended(End::Stream | End::Health { .. } | End::AnotherProcess)
         );
         self.front.remember(view.led.until());
-        if let (Some(until), false) = (view.led.until(), is_certain_end(&member.address, &outcome)) {
+        if let (Some(until), false) = (view.led.until(), is_certain_end(&member.address, outcome)) {
             self.departed.push(Departed {
                 instance: member.board.instance(),
                 until,
@@ -354,7 +358,7 @@ impl Crew {
         }
         let is_reached = self.members.values().any(|it| it.address == member.address);
         let dial = self.dials.get_mut(&member.address);
-        let reason = match &outcome {
+        let reason = match outcome {
             Outcome::Left => {
                 // A second way to the same process is not worth a try soon; a newer process is.
                 if let Some(dial) = dial.filter(|_| !is_reached) {
@@ -371,7 +375,7 @@ impl Crew {
             }
             dial.not_before = clock::now() + dial.pauses.ended_after(Duration::ZERO);
         }
-        self.tell_end(&member.address, &outcome, reason);
+        self.tell_end(&member.address, outcome, reason);
         served
     }
 
@@ -379,9 +383,10 @@ impl Crew {
     fn tell_end(&mut self, address: &Address, outcome: &Outcome, reason: String) {
         if self.seen().is_empty() {
             self.front.left();
-            match outcome {
-                Outcome::Ended(End::Incompatible(_)) => self.front.incompatible(reason),
-                _ => self.front.away(reason),
+            if matches!(outcome, Outcome::Ended(End::Incompatible(_))) {
+                self.front.incompatible(reason);
+            } else {
+                self.front.away(reason);
             }
         } else if let Some(dial) = self.dials.get_mut(address).filter(|dial| dial.told != reason) {
             let plugin = &self.settings.name;

@@ -7,14 +7,16 @@ use bulkhead_core::clock::Instant;
 use bulkhead_core::handover::Process;
 use tokio::sync::watch;
 
-use super::Settings;
 use super::access::Access;
+use super::gatekeeper::Gatekeeper;
 use super::session::{Led, SessionState, SessionView};
+use super::{Observer, Settings};
 use crate::clock;
 
 /// The state of one plugin. A line is logged for every change of it, and for nothing else.
 pub(crate) struct Front {
     settings: Arc<Settings>,
+    gatekeeper: Arc<Gatekeeper>,
     view: watch::Sender<SessionView>,
     access: watch::Sender<Access>,
     shown: watch::Sender<Option<Process>>,
@@ -22,8 +24,9 @@ pub(crate) struct Front {
 }
 
 impl Front {
-    pub(crate) fn new(settings: Arc<Settings>) -> Self {
+    pub(crate) fn new(settings: Arc<Settings>, observer: Arc<dyn Observer>) -> Self {
         Self {
+            gatekeeper: Arc::new(Gatekeeper::new(&settings, observer)),
             settings,
             view: watch::Sender::new(SessionView::new()),
             access: watch::Sender::new(Access::Away),
@@ -40,6 +43,11 @@ impl Front {
         self.access.subscribe()
     }
 
+    /// The gates, which outlive processes.
+    pub(crate) const fn gatekeeper(&self) -> &Arc<Gatekeeper> {
+        &self.gatekeeper
+    }
+
     /// The name of the next process.
     pub(crate) fn next_process(&self) -> Process {
         Process(self.processes.fetch_add(1, Ordering::Relaxed))
@@ -48,7 +56,9 @@ impl Front {
     /// Calls go to `process`, which is as `its` says.
     pub(crate) fn show(&self, process: Process, its: SessionView, access: Access, led: Option<Instant>) {
         let is_new = self.shown.send_replace(Some(process)) != Some(process);
-        // What was known of another process is no news of this one.
+        if let Some(description) = its.description.as_ref().filter(|_| is_new) {
+            self.gatekeeper.session_began(&description.capabilities);
+        }
         self.view.send_if_modified(|view| {
             let led_changed = view.set_led(led);
             let described = match (&view.description, &its.description) {

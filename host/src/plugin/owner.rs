@@ -70,6 +70,11 @@ impl Owner {
                     () = place::follow(socket, &places) => {}
                 }
             }
+            (None, Endpoint::Https { host, port }) => {
+                let (host, port) = (host.clone(), *port);
+                self.attend(place::fixed(Address::Network { host, port }), false)
+                    .await;
+            }
             (None, Endpoint::Spawn { program, args }) => self.supervise(program, args).await,
         }
         self.front.ended();
@@ -85,6 +90,7 @@ impl Owner {
         );
         tokio::select! {
             () = self.tasks.stop_token().cancelled() => {}
+            never = self.front.gatekeeper().keep() => match never {},
             () = crew.attend(places, once) => {}
         }
     }

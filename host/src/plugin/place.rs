@@ -27,12 +27,21 @@ pub(crate) struct Place {
 pub(crate) enum Address {
     /// A unix socket.
     Socket(PathBuf),
+    /// A port on a network.
+    Network {
+        /// A DNS name or an IP address.
+        host: String,
+        /// Its port.
+        port: u16,
+    },
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Socket(path) => write!(formatter, "{}", path.display()),
+            Self::Network { host, port } if host.contains(':') => write!(formatter, "[{host}]:{port}"),
+            Self::Network { host, port } => write!(formatter, "{host}:{port}"),
         }
     }
 }
@@ -67,9 +76,9 @@ pub(crate) fn fixed(address: Address) -> Places {
 }
 
 /// Looks again and again which file a socket's path is. A path that cannot be read is a place without a file: whoever
-/// connects to it finds out why.
+/// connects to it finds out why. Ends when nobody listens.
 pub(crate) async fn follow(socket: &Path, places: &watch::Sender<BTreeSet<Place>>) {
-    loop {
+    while !places.is_closed() {
         let place = Place {
             address: Address::Socket(socket.to_owned()),
             stamp: stamp(socket).await.ok(),

@@ -65,7 +65,8 @@ pub(crate) async fn serve(
         Ok(described) => described,
         Err(end) => return end,
     };
-    let link = Arc::new(Link::new(settings, wire.clone(), described.limits));
+    let gatekeeper = Arc::clone(board.gatekeeper());
+    let link = Arc::new(Link::new(settings, wire.clone(), described.limits, gatekeeper));
     board.began(described, link);
     let gone = wire.connection.gone.clone();
     let mut told = lead::Told::new(settings, board, &wire);

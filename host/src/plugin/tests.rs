@@ -4,6 +4,8 @@ mod calls;
 mod children;
 mod directory;
 pub(in crate::plugin) mod fixtures;
+mod gates;
+mod networks;
 mod scripted;
 mod sessions;
 mod upgrades;
@@ -12,6 +14,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bulkhead_core::backoff::Backoff;
+use bulkhead_core::breaker::Waits;
 use bulkhead_core::election::Epoch;
 use bulkhead_core::endpoint::Endpoint;
 use bulkhead_core::supervise::Intensity;
@@ -51,6 +55,13 @@ const QUICK: Timing = Timing {
     },
     start_limit: Duration::from_secs(30),
     grace: Duration::from_millis(300),
+    gates: Pauses {
+        breaker: Waits {
+            unreached: Backoff::new(Duration::from_millis(200), Duration::from_secs(1)),
+            violated: Backoff::new(Duration::from_millis(200), Duration::from_secs(1)),
+        },
+        credentials: Duration::from_millis(200),
+    },
 };
 
 #[derive(Debug, Default)]
@@ -64,6 +75,18 @@ impl Observer for Counts {
     fn session(&self, _plugin: &str) {
         self.0.lock().unwrap().push(("session", ""));
     }
+
+    fn gate(&self, _plugin: &str, _capability: Capability, _gate: Gate) {}
+
+    fn shut(&self, _plugin: &str, capability: Capability, why: Why) {
+        self.0.lock().unwrap().push((capability.name(), why.name()));
+    }
+
+    fn in_flight(&self, _plugin: &str, _change: Change) {}
+
+    fn waited(&self, _plugin: &str, _took: Duration) {}
+
+    fn crowded_out(&self, _plugin: &str) {}
 }
 
 /// A host with one plugin.
@@ -97,7 +120,9 @@ impl Host {
             host_name: "host".to_owned(),
             run_root: std::env::temp_dir(),
             memory_limit: None,
+            tls: None,
             timing: QUICK,
+            budget: Budget::default(),
         };
         adapt(&mut settings);
         let (sender, receiver) = watch::channel(standing);

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use bulkhead_core::backoff::Backoff;
+use bulkhead_core::lane::Flow;
 use bulkhead_core::outcome::Next;
 use tokio::time::Instant;
 
@@ -25,6 +25,8 @@ pub(super) struct Schedule<K> {
     entries: BTreeMap<K, Entry>,
     /// The keys that wait, by the time at which they are due.
     waiting: BTreeSet<(Instant, K)>,
+    in_work: usize,
+    flow: Flow,
     closed: bool,
     shut_down: bool,
 }
@@ -69,6 +71,8 @@ impl<K> Default for Schedule<K> {
         Self {
             entries: BTreeMap::new(),
             waiting: BTreeSet::new(),
+            in_work: 0,
+            flow: Flow::Freely,
             closed: false,
             shut_down: false,
         }
@@ -121,6 +125,9 @@ impl<K: Clone + Ord> Schedule<K> {
         if self.shut_down {
             return Take::ShutDown;
         }
+        if !self.has_room() {
+            return Take::Wait(None);
+        }
         let Some((due, key)) = self.waiting.pop_first() else {
             return Take::Wait(None);
         };
@@ -128,6 +135,7 @@ impl<K: Clone + Ord> Schedule<K> {
             self.waiting.insert((due, key));
             return Take::Wait(Some(due));
         }
+        self.in_work += 1;
         let entry = self.entries.entry(key.clone()).or_default();
         entry.taken = Some(now);
         entry.due = None;
@@ -135,11 +143,25 @@ impl<K: Clone + Ord> Schedule<K> {
         Take::Key { key, due }
     }
 
+    const fn has_room(&self) -> bool {
+        match self.flow {
+            Flow::Nothing => false,
+            Flow::OneByOne => self.in_work == 0,
+            Flow::Freely => true,
+        }
+    }
+
+    /// From now on so many keys are handed out.
+    pub(super) const fn set_flow(&mut self, flow: Flow) {
+        self.flow = flow;
+    }
+
     /// Ends the work on `key`; how long it took. `jitter` is a random number from -1 to 1.
     pub(super) fn finish(&mut self, key: K, next: Next, now: Instant, jitter: f64) -> Duration {
         let Some(mut entry) = self.entries.remove(&key) else {
             return Duration::ZERO;
         };
+        self.in_work = self.in_work.saturating_sub(1);
         let worked = entry
             .taken
             .take()
@@ -151,9 +173,9 @@ impl<K: Clone + Ord> Schedule<K> {
                     entry.failures = 0;
                     entry.wish(later(now, delay));
                 }
-                Next::Backoff(at_least) => {
+                Next::Backoff(backoff) => {
                     entry.failures = entry.failures.saturating_add(1);
-                    let end = later(now, Backoff::OBJECT.delay(entry.failures, jitter).max(at_least));
+                    let end = later(now, backoff.delay(entry.failures, jitter));
                     entry.wish(end);
                     entry.floor = (!entry.at_once).then_some(end);
                 }

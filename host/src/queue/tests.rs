@@ -9,7 +9,7 @@ use tokio::time::advance;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
-const FAILED: Next = Next::Backoff(Duration::ZERO);
+const FAILED: Next = Next::RETRY;
 
 #[derive(Clone, Debug, Default)]
 struct Counts(Arc<[AtomicUsize; 4]>);
@@ -72,6 +72,34 @@ async fn a_key_added_twice_is_handed_out_once() {
     queue.add(1);
     queue.add(1);
     assert_eq!((poll_key(&queue), poll_key(&queue)), (Some(1), None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_by_one_the_next_key_waits_for_the_end_of_the_one_before() {
+    let queue = queue();
+    queue.set_flow(Flow::OneByOne);
+    queue.add(1);
+    queue.add(2);
+    let first = poll(&queue).unwrap();
+    assert!(poll(&queue).is_none());
+    let (second, ()) = tokio::join!(queue.next(), async { first.done(Next::AwaitChange) });
+    assert_eq!(*second.unwrap().key(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_that_hands_out_nothing_forgets_nothing() {
+    let queue = queue();
+    queue.add(1);
+    fail(&queue, 1);
+    queue.add(2);
+    queue.set_flow(Flow::Nothing);
+    queue.add_now(3);
+    advance(SECOND * 60).await;
+    assert!(poll(&queue).is_none());
+    queue.set_flow(Flow::Freely);
+    let turns: Vec<_> = std::iter::from_fn(|| poll(&queue)).collect();
+    let failures: BTreeSet<_> = turns.iter().map(|turn| (*turn.key(), turn.failures())).collect();
+    assert_eq!(failures, BTreeSet::from([(1, 1), (2, 0), (3, 0)]));
 }
 
 #[tokio::test(start_paused = true)]
@@ -185,7 +213,7 @@ async fn pauses_grow_with_failures_until_a_turn_succeeds() {
 async fn a_backoff_lasts_at_least_what_is_asked_for() {
     let queue = queue();
     queue.add(1);
-    poll(&queue).unwrap().done(Next::Backoff(SECOND * 30));
+    poll(&queue).unwrap().done(Next::retry_after(SECOND * 30));
     advance(SECOND * 29).await;
     assert_eq!(poll_key(&queue), None);
     advance(SECOND).await;

@@ -52,7 +52,7 @@ impl Deadline {
 pub(super) enum Kept {
     #[error("calls have not ended: {0}")]
     Calls(StillRunning),
-    #[error("the plugin has not answered that it stands down, and may still write")]
+    #[error("a plugin has not answered that it stands down, and may still write")]
     Plugin,
     #[error("the API server does not answer")]
     Api,
@@ -70,7 +70,7 @@ pub(super) async fn hand_over(
 ) -> Result<(), Kept> {
     workers.await.map_err(Kept::Calls)?;
     let until = deadline.hand_over;
-    tracing::info!("no call is in flight; waiting until the plugin holds no right to write");
+    tracing::info!("no call is in flight; waiting until no plugin holds a right to write");
     timeout_at(until, stood_down).await.map_err(|_| Kept::Plugin)?;
     match timeout_at(until, release).await {
         Ok(Ok(ending)) => {
@@ -112,7 +112,7 @@ mod tests {
     )]
     #[case::the_plugin_may_write(
         Parts { workers: 20, stood_down: 99, release: 0 },
-        "the plugin has not answered that it stands down, and may still write"
+        "a plugin has not answered that it stands down, and may still write"
     )]
     #[case::together_too_slow(
         Parts { workers: 10, stood_down: 10, release: 5 }, "the API server does not answer"

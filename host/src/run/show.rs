@@ -1,4 +1,4 @@
-//! Shows to the outside how the host is: readiness, liveness, the plugin's state, who leads.
+//! Shows to the outside how the host is: readiness, liveness, plugins' states, who leads.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -14,12 +14,11 @@ use crate::clock;
 use crate::kube::stores::all_ready;
 use crate::leader::{Leadership, Standing};
 use crate::plugin::{PluginHandle, SessionView};
-use crate::readiness::PluginState;
+use crate::readiness::{Health, PluginState};
 
 /// What is shown, and where it comes from.
 pub(super) struct Shown {
     pub(super) leadership: Leadership,
-    pub(super) plugin: PluginHandle,
     pub(super) stores: Vec<watch::Receiver<bool>>,
     pub(super) watching: Watching,
     pub(super) stop: CancellationToken,
@@ -30,7 +29,6 @@ const ELECTION_HEARTBEAT: Duration = Duration::from_secs(30);
 
 /// Keeps what is shown true, until the host ends.
 pub(super) async fn run(shown: Shown) {
-    let mut session = shown.plugin.subscribe();
     let mut standing = shown.leadership.subscribe();
     let heartbeat = shown
         .watching
@@ -56,21 +54,34 @@ pub(super) async fn run(shown: Shown) {
                 .not_met("the last renewal of the lease is too long ago");
         }
         master.set(i64::from(shown.leadership.is_leader()));
-        let view = session.borrow_and_update().clone();
-        let leads = matches!(*standing.borrow_and_update(), Standing::Leading(_));
-        shown
-            .watching
-            .health
-            .show_plugin(plugin_state(shown.plugin.name(), &view, leads));
         tokio::select! {
             () = shown.stop.cancelled() => return,
             _ = tick.tick() => {}
-            _ = session.changed() => {}
             _ = standing.changed() => {}
             () = &mut complete, if !is_complete => {
                 is_complete = true;
                 shown.watching.synced.met();
             }
+        }
+    }
+}
+
+/// Keeps what is shown of one plugin true, until `stop`.
+pub(super) async fn plugin(
+    plugin: PluginHandle,
+    mut standing: watch::Receiver<Standing>,
+    health: Health,
+    stop: CancellationToken,
+) {
+    let mut session = plugin.subscribe();
+    loop {
+        let view = session.borrow_and_update().clone();
+        let leads = matches!(*standing.borrow_and_update(), Standing::Leading(_));
+        health.show_plugin(plugin_state(plugin.name(), &view, leads));
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = session.changed() => {}
+            _ = standing.changed() => {}
         }
     }
 }

@@ -1,12 +1,11 @@
 //! The table of `SPEC.md` section 3, a row each.
 
-use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
 
 use CallKind::{Read, Write};
-use Next::{After, AwaitChange, Backoff};
+use Next::{After, AwaitChange};
 
 fn failure(reason: impl Into<Option<Reason>>, certainty: Certainty) -> Failure {
     Failure {
@@ -17,12 +16,8 @@ fn failure(reason: impl Into<Option<Reason>>, certainty: Certainty) -> Failure {
     }
 }
 
-const fn seconds(first: u64, cap: u64) -> Pace {
-    Pace {
-        first: Duration::from_secs(first),
-        cap: Duration::from_secs(cap),
-        at_least: Duration::ZERO,
-    }
+const fn seconds(first: u64, cap: u64) -> Backoff {
+    Backoff::new(Duration::from_secs(first), Duration::from_secs(cap))
 }
 
 const ORDINARILY: Again = Again::Backoff(seconds(1, 300));
@@ -45,10 +40,10 @@ const FROZEN_PLUGIN: Again = Again::Freeze(Duration::from_secs(30));
 #[case::node_set_unknown(Some(Reason::NodeSetUnknown), SLOWLY, Against::Object)]
 #[case::operation_in_progress(
     Some(Reason::OperationInProgress),
-    Again::Backoff(seconds(1, 5)),
+    Again::Soon(Duration::from_secs(2)),
     Against::Nothing
 )]
-#[case::conflict(Some(Reason::Conflict), Again::Backoff(seconds(1, 5)), Against::Nothing)]
+#[case::conflict(Some(Reason::Conflict), Again::Soon(Duration::from_secs(2)), Against::Nothing)]
 #[case::referenced_object_missing(Some(Reason::ReferencedObjectMissing), SLOWLY, Against::Object)]
 #[case::permission_missing(
     Some(Reason::PermissionMissing),
@@ -84,12 +79,12 @@ const FROZEN_PLUGIN: Again = Again::Freeze(Duration::from_secs(30));
 #[case::protocol_violation(Some(Reason::ProtocolViolation), ORDINARILY, Against::Protocol)]
 #[case::cancelled_by_the_host(Some(Reason::Cancelled), Again::Stop, Against::Nothing)]
 #[case::disconnected(Some(Reason::Disconnected), Again::WhenConnected, Against::Breaker)]
+#[case::gate_shut(Some(Reason::Shut), Again::WhenOpen, Against::Nothing)]
 #[case::unattributed(None, ORDINARILY, Against::Breaker)]
 fn a_read_that_failed(#[case] reason: Option<Reason>, #[case] again: Again, #[case] against: Against) {
     let expected = Disposition {
         again,
         look_first: false,
-        event: false,
         against,
     };
     assert_eq!(classify(&failure(reason, Certainty::Unknown), Read), expected);
@@ -125,15 +120,13 @@ fn a_write_goes_on_otherwise(#[case] reason: Reason, #[case] again: Again) {
 #[case::bad_credentials(Some(Reason::CredentialsInvalid), true)]
 #[case::rate_limited(Some(Reason::RateLimited), true)]
 #[case::work_in_progress_is_no_failure(Some(Reason::OperationInProgress), false)]
+#[case::gate_shut(Some(Reason::Shut), false)]
 #[case::unattributed(None, true)]
-fn a_write_deserves_an_event_unless_it_is_between_two_turns(
+fn an_object_gets_an_event_unless_it_is_between_two_turns(
     #[case] reason: Option<Reason>,
     #[case] event: bool,
 ) {
-    assert_eq!(
-        classify(&failure(reason, Certainty::NotApplied), Write).event,
-        event
-    );
+    assert_eq!(deserves_notice(&failure(reason, Certainty::NotApplied)), event);
 }
 
 #[rstest]
@@ -168,61 +161,42 @@ fn retry_information_is_a_lower_bound(#[case] asked: Option<u64>, #[case] at_lea
         retry_after: asked.map(Duration::from_secs),
         ..failure(Some(Reason::CloudUnavailable), Certainty::Unknown)
     };
-    let Again::Backoff(pace) = classify(&failure, Read).again else {
+    let Again::Backoff(backoff) = classify(&failure, Read).again else {
         panic!("no back-off")
     };
-    assert_eq!(pace.at_least, Duration::from_secs(at_least));
-    assert!(pace.pause(0, -1.0) >= pace.at_least);
+    assert_eq!(backoff.at_least, Duration::from_secs(at_least));
 }
 
 #[rstest]
-#[case::first(0, 0.0, 1000)]
-#[case::doubled(3, 0.0, 8000)]
-#[case::a_fifth_more(3, 1.0, 9600)]
-#[case::a_fifth_less(3, -1.0, 6400)]
-#[case::capped(40, 0.0, 300_000)]
-#[case::endless_failures(u32::MAX, 0.0, 300_000)]
-#[case::wild_jitter_is_tamed(0, 50.0, 1200)]
-fn pauses_double_with_jitter_up_to_the_cap(
-    #[case] failures: u32,
-    #[case] jitter: f64,
-    #[case] milliseconds: u64,
-) {
-    assert_eq!(
-        seconds(1, 300).pause(failures, jitter),
-        Duration::from_millis(milliseconds)
-    );
-}
-
-#[rstest]
-#[case::ordinary(None, Read, None, Backoff(Duration::ZERO))]
+#[case::ordinary(None, Read, None, Next::RETRY)]
 #[case::ordinary_with_retry_information(
     Some(Reason::CloudUnavailable),
     Write,
     Some(7),
-    Backoff(Duration::from_secs(7))
+    Next::retry_after(Duration::from_secs(7))
 )]
-#[case::permission(
-    Some(Reason::PermissionMissing),
-    Write,
-    None,
-    Backoff(Duration::from_secs(60))
-)]
-#[case::quota(Some(Reason::QuotaExceeded), Write, None, Backoff(Duration::from_secs(300)))]
+#[case::permission(Some(Reason::PermissionMissing), Write, None, Next::Backoff(seconds(60, 900)))]
+#[case::quota(Some(Reason::QuotaExceeded), Write, None, Next::Backoff(seconds(300, 1800)))]
 #[case::busy(Some(Reason::OperationInProgress), Write, None, After(Duration::from_secs(2)))]
 #[case::busy_with_retry_information(Some(Reason::Conflict), Write, Some(20), After(Duration::from_secs(20)))]
-#[case::rate_limited(Some(Reason::RateLimited), Read, Some(9), Backoff(Duration::from_secs(9)))]
+#[case::rate_limited(
+    Some(Reason::RateLimited),
+    Read,
+    Some(9),
+    Next::retry_after(Duration::from_secs(9))
+)]
 #[case::credentials(
     Some(Reason::CredentialsExpired),
     Read,
     None,
-    Backoff(Duration::from_secs(30))
+    Next::retry_after(Duration::from_secs(30))
 )]
-#[case::invalid_for_a_write(Some(Reason::InvalidSpec), Write, None, Backoff(Duration::from_secs(300)))]
+#[case::invalid_for_a_write(Some(Reason::InvalidSpec), Write, None, Next::retry_after(SLOW))]
 #[case::invalid_for_a_read(Some(Reason::InvalidSpec), Read, None, AwaitChange)]
 #[case::given_up(Some(Reason::Cancelled), Write, None, AwaitChange)]
-#[case::no_session(Some(Reason::Disconnected), Read, None, Backoff(Duration::ZERO))]
-#[case::not_led(Some(Reason::NotLeading), Write, None, Backoff(Duration::ZERO))]
+#[case::no_session(Some(Reason::Disconnected), Read, None, Next::RETRY)]
+#[case::not_led(Some(Reason::NotLeading), Write, None, Next::RETRY)]
+#[case::gate_shut(Some(Reason::Shut), Write, None, Next::RETRY)]
 fn a_pass_comes_back(
     #[case] reason: Option<Reason>,
     #[case] call: CallKind,
@@ -234,16 +208,4 @@ fn a_pass_comes_back(
         ..failure(reason, Certainty::NotApplied)
     };
     assert_eq!(after_failure(&failure, call), next);
-}
-
-proptest! {
-    #[test]
-    fn no_pause_is_shorter_than_asked_or_longer_than_both_bounds(
-        failures in any::<u32>(), jitter in -1.0..1.0, asked in 0_u64..10_000,
-    ) {
-        let pace = Pace { at_least: Duration::from_secs(asked), ..seconds(1, 300) };
-        let pause = pace.pause(failures, jitter);
-        prop_assert!(pause >= pace.at_least);
-        prop_assert!(pause <= pace.at_least.max(pace.cap.mul_f64(1.2)));
-    }
 }

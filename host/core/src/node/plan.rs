@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::cloud::{AbsenceProof, Description, Instance, InstanceAnswer};
+use crate::cloud::{AbsenceProof, Instance, InstanceAnswer};
 use crate::disposition::{CallKind, after_failure, deserves_notice};
 use crate::ids::{Guard, NodeName, ProviderId, Uid};
 use crate::node::addresses::{self, AddressError};
@@ -14,6 +14,7 @@ use crate::node::labels;
 use crate::node::view::{NodeAddress, NodeView, Taint, UNINITIALIZED_TAINT};
 use crate::outcome::{AfterWrite, Next, Notice, SLOW, WriteFailure, after_write, message_of};
 use crate::ownership::{NodeOwner, of_node};
+use crate::territory::Territory;
 
 /// Event reason, as upstream's, when a node has been initialised.
 const SYNCED: &str = "Synced";
@@ -31,12 +32,12 @@ pub enum Need {
     Refresh,
 }
 
-/// What `node` needs of the plugin described.
-pub fn need(node: &NodeView, plugin: &Description) -> Need {
+/// What `node` needs of the plugin that owns `territory`.
+pub fn need(node: &NodeView, territory: &Territory) -> Need {
     if node.deleting {
         return Need::Nothing;
     }
-    match (of_node(node, plugin), node.is_uninitialized()) {
+    match (of_node(node, territory), node.is_uninitialized()) {
         (NodeOwner::Ours, true) => Need::Initialise,
         (NodeOwner::Ours, false) => Need::Refresh,
         (NodeOwner::Foreign | NodeOwner::Unreadable | NodeOwner::Nobody, _) => Need::Nothing,
@@ -45,20 +46,19 @@ pub fn need(node: &NodeView, plugin: &Description) -> Need {
 
 /// What to tell about a node that waits to be initialised and never will be, because its provider ID cannot be read or
 /// only looks like the plugin's. Nodes of other providers wait for those, silently.
-pub fn complaint(node: &NodeView, plugin: &Description) -> Option<Notice> {
+pub fn complaint(node: &NodeView, territory: &Territory) -> Option<Notice> {
     let own = node
         .provider_id
         .as_deref()
         .filter(|_| node.is_uninitialized() && !node.deleting)?;
     let looks_like_ours = || {
         own.split_once("://").is_some_and(|(scheme, _)| {
-            plugin
-                .schemes
-                .iter()
-                .any(|declared| declared.eq_ignore_ascii_case(scheme.trim()) && declared != scheme)
+            territory
+                .schemes()
+                .any(|owned| owned.eq_ignore_ascii_case(scheme.trim()) && owned != scheme)
         })
     };
-    let why = match of_node(node, plugin) {
+    let why = match of_node(node, territory) {
         NodeOwner::Unreadable => "which is no provider ID (scheme://id, without white space)",
         NodeOwner::Foreign if looks_like_ours() => "whose scheme is not spelt as the plugin's",
         NodeOwner::Ours | NodeOwner::Foreign | NodeOwner::Nobody => return None,
@@ -91,8 +91,8 @@ pub struct Observed<'a> {
     pub node: &'a NodeView,
     /// What the plugin says of its instance.
     pub answer: &'a InstanceAnswer,
-    /// What the plugin said of itself.
-    pub plugin: &'a Description,
+    /// What the plugin owns.
+    pub territory: &'a Territory,
     /// Another node, initialised before, that has the provider ID that the plugin gives for this one.
     pub claimed_by: Option<&'a NodeName>,
     /// How often an initialised node is compared with its instance.
@@ -177,14 +177,11 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
 /// Why the instance found cannot be this node's, in which case nothing is written.
 fn suspicion(observed: &Observed<'_>, instance: &Instance) -> Option<String> {
     let given = &instance.provider_id;
-    if !observed
-        .plugin
-        .schemes
-        .iter()
-        .any(|scheme| scheme == given.scheme())
-    {
+    if !observed.territory.owns(given) {
         return Some(format!(
-            "The plugin answers with provider ID {given}, whose scheme it did not declare"
+            "Plugin {} answers with provider ID {given}, which is not one of its own. If the machine is that plugin's, \
+             its providerIDs in the configuration must match; if it is another's, so must the nodes of both",
+            observed.territory.plugin()
         ));
     }
     match (&observed.node.provider_id, observed.claimed_by) {
@@ -212,9 +209,9 @@ fn converge(observed: &Observed<'_>, instance: &Instance) -> Plan {
         Ok(_) => repair(observed, instance),
         Err(error) => {
             let next = match error {
-                AddressError::Empty => Next::Backoff(Duration::ZERO),
+                AddressError::Empty => Next::RETRY,
                 AddressError::Annotation { .. } | AddressError::NotProvided { .. } => {
-                    Next::Backoff(BY_A_PERSON)
+                    Next::retry_after(BY_A_PERSON)
                 }
             };
             rest(sentence(&error), next)

@@ -18,6 +18,7 @@ use crate::service::request::{BalancerRef, Current, Intent, IntentReason};
 use crate::service::spec::Spec;
 use crate::service::targets::{Selection, explain_empty};
 use crate::service::view::{Ingress, ServiceView};
+use crate::territory::Territory;
 
 mod conclude;
 
@@ -128,6 +129,8 @@ pub struct Observed<'a> {
     pub memory: &'a Memory,
     /// What the plugin said of itself.
     pub plugin: &'a Description,
+    /// What the plugin owns.
+    pub territory: &'a Territory,
     /// The nodes to send traffic to.
     pub targets: &'a Selection,
     /// What a [`Step::Look`] of this pass showed.
@@ -207,7 +210,7 @@ pub fn plan(observed: &Observed<'_>) -> Plan {
             quiet(Step::Forget)
         };
     };
-    match of_service(service, observed.plugin) {
+    match of_service(service, observed.territory) {
         ServiceOwner::Wants(finalizer) if service.has_finalizer(finalizer) => keep(observed, service),
         ServiceOwner::Wants(finalizer) => quiet(with_finalizer(service, finalizer)),
         ServiceOwner::Leaves => tear_down(observed, Some(service)),
@@ -229,7 +232,7 @@ fn tear_down(observed: &Observed<'_>, service: Option<&ServiceView>) -> Plan {
             uid: service.uid.clone(),
             ingress: Vec::new(),
         }),
-        Some(service) if !our_finalizers(service, observed.plugin).is_empty() => {
+        Some(service) if !our_finalizers(service, observed.territory).is_empty() => {
             quiet(without_finalizers(observed, service))
         }
         Some(_) | None => quiet(Step::Forget),
@@ -365,7 +368,7 @@ fn may_leave(observed: &Observed<'_>, service: &ServiceView) -> Plan {
                 notices: vec![Notice::warning(SYNC_FAILED, note)],
             }
         }
-        Some(LoadBalancerAnswer::Absent(_)) => quiet(Step::Rest(Next::Backoff(Duration::ZERO))),
+        Some(LoadBalancerAnswer::Absent(_)) => quiet(Step::Rest(Next::RETRY)),
         Some(LoadBalancerAnswer::NotMine { reason }) => Plan {
             step: Step::Rest(Next::After(SLOW)),
             notices: vec![Notice::warning(
@@ -441,7 +444,7 @@ fn with_finalizer(service: &ServiceView, finalizer: &str) -> Step {
 }
 
 fn without_finalizers(observed: &Observed<'_>, service: &ServiceView) -> Step {
-    let ours = our_finalizers(service, observed.plugin);
+    let ours = our_finalizers(service, observed.territory);
     let mut finalizers = service.circumstances.finalizers.clone();
     finalizers.retain(|present| !ours.contains(&present.as_str()));
     Step::WriteFinalizers {

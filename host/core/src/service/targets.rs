@@ -11,6 +11,7 @@ use crate::ids::NodeName;
 use crate::node::view::{AddressType, NodeAddress, NodeView};
 use crate::ownership::{NodeOwner, of_node};
 use crate::service::node_set::{Member, NodeSet};
+use crate::territory::Territory;
 
 /// Label that keeps a node out of all load balancers: if its value parses as a boolean, exactly if that is true.
 pub const EXCLUDE_LABEL: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
@@ -62,8 +63,8 @@ pub struct Selection {
     pub excluded: Vec<(NodeName, Exclusion)>,
 }
 
-/// Why `node` is no target for the plugin described; `None`: it is one.
-pub fn exclusion(node: &NodeView, plugin: &Description) -> Option<Exclusion> {
+/// Why `node` is no target for the plugin described, which owns `territory`; `None`: it is one.
+pub fn exclusion(node: &NodeView, plugin: &Description, territory: &Territory) -> Option<Exclusion> {
     let has_ip = || node.addresses.iter().any(is_ip);
     if excluded_by_label(node) {
         Some(Exclusion::Label)
@@ -75,7 +76,7 @@ pub fn exclusion(node: &NodeView, plugin: &Description) -> Option<Exclusion> {
         Some(Exclusion::Uninitialized)
     } else if node.provider_id.is_none() {
         Some(Exclusion::NoProviderId)
-    } else if of_node(node, plugin) != NodeOwner::Ours {
+    } else if of_node(node, territory) != NodeOwner::Ours {
         Some(Exclusion::Foreign)
     } else if plugin.targets == TargetKind::Address && !has_ip() {
         Some(Exclusion::NoAddress)
@@ -97,11 +98,11 @@ fn is_ip(address: &NodeAddress) -> bool {
 }
 
 /// Picks the targets among all nodes.
-pub fn select(nodes: &[Arc<NodeView>], plugin: &Description) -> Selection {
+pub fn select(nodes: &[Arc<NodeView>], plugin: &Description, territory: &Territory) -> Selection {
     let mut members = Vec::new();
     let mut excluded = Vec::new();
     for node in nodes {
-        match exclusion(node, plugin) {
+        match exclusion(node, plugin, territory) {
             None => members.push(member(node, plugin)),
             Some(why) => excluded.push((node.name.clone(), why)),
         }
@@ -126,10 +127,15 @@ fn member(node: &NodeView, plugin: &Description) -> Member {
 
 /// Whether a change from `old` to `new` must reach the load balancers at once. An autoscaler's taint and a deletion
 /// timestamp take effect with the next update: the deletion itself brings one.
-pub fn matters(old: Option<&NodeView>, new: Option<&NodeView>, plugin: &Description) -> bool {
+pub fn matters(
+    old: Option<&NodeView>,
+    new: Option<&NodeView>,
+    plugin: &Description,
+    territory: &Territory,
+) -> bool {
     let member_of = |node: Option<&NodeView>| {
         node.filter(|node| {
-            let why = exclusion(node, plugin);
+            let why = exclusion(node, plugin, territory);
             why.is_none() || matches!(why, Some(Exclusion::Deleting | Exclusion::Autoscaler))
         })
         .map(|node| member(node, plugin))

@@ -37,6 +37,14 @@ impl ServiceView {
         self.circumstances.deleted_at.is_some()
     }
 
+    /// Whether a load balancer of some plugin is asked for, or held by a finalizer.
+    pub fn concerns_a_plugin(&self) -> bool {
+        let is_held = |finalizer: &String| {
+            finalizer == CLEANUP_FINALIZER || finalizer.ends_with(CLASS_FINALIZER_SUFFIX)
+        };
+        self.is_load_balancer || self.circumstances.finalizers.iter().any(is_held)
+    }
+
     /// Whether `finalizer` is on.
     pub fn has_finalizer(&self, finalizer: &str) -> bool {
         self.circumstances
@@ -49,9 +57,9 @@ impl ServiceView {
 /// Finalizer of Services without a class, as upstream names it.
 pub const CLEANUP_FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
 
-/// Finalizer of Services with a class of ours: the API server clears the class when the type changes, so upstream's
-/// would not tell whose it is.
-pub const CLASS_FINALIZER: &str = "bulkhead.dev/load-balancer";
+/// How the finalizers of Services with a class of ours end, behind the plugin's name: the API server clears the class
+/// when the type changes, so nothing else would tell whose it is.
+pub const CLASS_FINALIZER_SUFFIX: &str = ".bulkhead.dev/load-balancer";
 
 /// One entry of `status.loadBalancer.ingress`.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -157,7 +157,7 @@ async fn changes<V: View>(
     let (client, log) = scripted(answers);
     let store = Store::<V>::new();
     let (sender, mut receiver) = mpsc::channel(100);
-    store.on_change(move |old, new| sender.try_send(told(old, new)).unwrap());
+    let _told = store.on_change(move |old, new| sender.try_send(told(old, new)).unwrap());
     let collect = async {
         let mut all = Vec::new();
         for _ in 0..count {

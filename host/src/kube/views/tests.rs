@@ -6,7 +6,7 @@ use bulkhead_core::node::view::{AddressType, ConditionStatus, NodeAddress, NodeC
 use bulkhead_core::service::spec::{
     Circumstances, IpFamily, IpFamilyPolicy, Port, Protocol, Spec, TrafficPolicy,
 };
-use bulkhead_core::service::view::{Ingress, IngressAddress, IpMode, PortStatus};
+use bulkhead_core::service::view::{CLEANUP_FINALIZER, Ingress, IngressAddress, IpMode, PortStatus};
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
@@ -134,7 +134,7 @@ fn an_address_of_an_unknown_type_is_counted_and_left_out() {
 #[case::cluster_ip(json!({ "type": "ClusterIP" }), &[], false)]
 #[case::cluster_ip_with_a_foreign_finalizer(json!({ "type": "ClusterIP" }), &["example.com/x"], false)]
 #[case::no_longer_with_upstreams_finalizer(json!({ "type": "NodePort" }), &[CLEANUP_FINALIZER], true)]
-#[case::no_longer_with_our_finalizer(json!({ "type": "NodePort" }), &["x", CLASS_FINALIZER], true)]
+#[case::no_longer_with_our_finalizer(json!({ "type": "NodePort" }), &["x", "any.bulkhead.dev/load-balancer"], true)]
 #[case::no_type(json!({}), &[], false)]
 fn a_service_matters_by_type_or_finalizer(
     #[case] spec: Value,

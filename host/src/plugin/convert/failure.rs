@@ -204,5 +204,6 @@ pub(crate) const fn label(failure: &Failure) -> &'static str {
         Reason::Cancelled => "cancelled",
         Reason::ProtocolViolation => "protocol_violation",
         Reason::Disconnected => "disconnected",
+        Reason::Shut => "shut",
     }
 }

@@ -1,14 +1,17 @@
 //! Where a session writes what it knows of its process, and the owner reads it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use bulkhead_core::clock::{Instant, Timestamp};
 use bulkhead_core::cloud::Description;
+use bulkhead_core::gate::Report;
 use tokio::sync::{Notify, watch};
 
 use super::Described;
 use super::state::{Facts, SessionState, SessionView};
 use crate::clock;
+use crate::plugin::gatekeeper::Gatekeeper;
 use crate::plugin::link::Link;
 use crate::plugin::place::Stamp;
 use crate::plugin::{Observer, Settings};
@@ -18,6 +21,9 @@ pub(crate) struct Board {
     settings: Arc<Settings>,
     observer: Arc<dyn Observer>,
     facts: Mutex<Facts>,
+    gatekeeper: Arc<Gatekeeper>,
+    /// Calls go to this process.
+    is_front: AtomicBool,
     view: watch::Sender<SessionView>,
     link: watch::Sender<Option<Arc<Link>>>,
     process: OnceLock<(String, Option<Timestamp>)>,
@@ -31,9 +37,12 @@ impl Board {
         settings: Arc<Settings>,
         observer: Arc<dyn Observer>,
         changed: Arc<Notify>,
+        gatekeeper: Arc<Gatekeeper>,
         stamp: Option<Stamp>,
     ) -> Self {
         Self {
+            gatekeeper,
+            is_front: AtomicBool::new(false),
             settings,
             observer,
             facts: Mutex::default(),
@@ -81,6 +90,21 @@ impl Board {
     /// What another session with the same process granted is still in force.
     pub(crate) fn inherit(&self, until: Instant) {
         self.view.send_modify(|view| view.led.inherited(until));
+    }
+
+    /// The gates, which outlive sessions.
+    pub(crate) const fn gatekeeper(&self) -> &Arc<Gatekeeper> {
+        &self.gatekeeper
+    }
+
+    /// Whether calls go to this process.
+    pub(crate) fn set_front(&self, is_front: bool) {
+        self.is_front.store(is_front, Ordering::Relaxed);
+    }
+
+    /// The process said how it is; whether the plugin is unsound. What a process says that does not work shuts no gate.
+    pub(crate) fn reported(&self, report: Report) -> bool {
+        self.is_front.load(Ordering::Relaxed) && self.gatekeeper.reported(report)
     }
 
     /// A session began.

@@ -1,5 +1,8 @@
 //! Asking the plugin how it is: health, then its status.
 
+use std::time::Duration;
+
+use bulkhead_core::gate;
 use bulkhead_proto::{SERVICE_NAME, v1};
 use tokio::time::sleep;
 use tonic::Request;
@@ -9,6 +12,7 @@ use tonic_health::pb::health_client::HealthClient;
 
 use super::board::Board;
 use super::{End, describe};
+use crate::clock;
 use crate::plugin::Settings;
 use crate::plugin::call::{CallError, Class, TIMER_SLACK, Verb, Wire, rpc};
 use crate::plugin::convert::text::clean;
@@ -23,6 +27,8 @@ const STATUS: Verb = Verb {
 };
 /// A session ends when so many health checks in a row came to nothing.
 const MISSES: u32 = 3;
+/// What is told of a plugin that meets too many bugs of its own.
+const UNSOUND: &str = "five of its calls or more within ten minutes ended in a bug or panic of its own";
 /// Most conditions that are read.
 const CONDITIONS_MAX: usize = 64;
 
@@ -90,6 +96,10 @@ async fn read_status(settings: &Settings, board: &Board, wire: &Wire, serving: b
     };
     follow_behaviour(settings, board, wire, &status.behaviour_digest).await?;
     let report = Report::read(status.conditions);
+    let is_unsound = board.reported(gate::Report {
+        credentials: report.credentials,
+        throttled_for: status.throttled_until.and_then(time_until),
+    });
     let drains = report.drains;
     board.update(|facts| {
         facts.serving = serving;
@@ -97,7 +107,7 @@ async fn read_status(settings: &Settings, board: &Board, wire: &Wire, serving: b
         facts
             .unready
             .clone_from(report.trouble.as_ref().unwrap_or(&report.unready));
-        facts.trouble = report.trouble;
+        facts.trouble = report.trouble.or_else(|| is_unsound.then(|| UNSOUND.to_owned()));
     });
     if drains {
         board.end_calls().await;
@@ -133,6 +143,8 @@ struct Report {
     drains: bool,
     trouble: Option<String>,
     unready: String,
+    /// Whether the cloud accepts its credentials; `None`: it does not say.
+    credentials: Option<bool>,
 }
 
 impl Report {
@@ -153,7 +165,10 @@ impl Report {
                     report.drains |= is_true;
                     continue;
                 }
-                Ok(v1::PluginConditionType::CredentialsValid) => (is_false, "its credentials are refused"),
+                Ok(v1::PluginConditionType::CredentialsValid) => {
+                    report.credentials = Some(is_true);
+                    (is_false, "its credentials are refused")
+                }
                 Ok(v1::PluginConditionType::CloudReachable) => (is_false, "it cannot reach its cloud"),
                 Ok(v1::PluginConditionType::QuotaAvailable) => (is_false, "a quota is used up"),
                 Ok(v1::PluginConditionType::ConfigurationValid) => (is_false, "its configuration is wrong"),
@@ -167,6 +182,13 @@ impl Report {
         }
         report
     }
+}
+
+/// The time from now until `when`; `None` if it is over, or no time.
+fn time_until(when: prost_types::Timestamp) -> Option<Duration> {
+    let until = Duration::new(u64::try_from(when.seconds).ok()?, u32::try_from(when.nanos).ok()?);
+    let now = Duration::from_micros(u64::try_from(clock::wall().0).ok()?);
+    until.checked_sub(now).filter(|left| !left.is_zero())
 }
 
 fn sentence(what: &str, condition: &v1::PluginCondition) -> String {

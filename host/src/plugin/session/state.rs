@@ -164,7 +164,7 @@ pub(crate) struct Facts {
     pub(crate) host_drains: bool,
     /// The plugin reported that it is about to end.
     pub(crate) drains: bool,
-    /// The trouble that the plugin reported.
+    /// The trouble that the plugin reported, or shows.
     pub(crate) trouble: Option<String>,
 }
 

@@ -5,7 +5,7 @@ use rstest::rstest;
 
 use super::{Action, Conclusion, Need, Observed, Plan, complaint, conclude, need, plan, wakes};
 use crate::cloud::{AbsenceProof, Certainty, Failure, Freshness, Instance, InstanceAnswer, Reason};
-use crate::fixtures::{address, description, initialised_node, instance, node};
+use crate::fixtures::{address, initialised_node, instance, node, territory};
 use crate::ids::{NodeName, ProviderId};
 use crate::node::view::{AddressType, NodeView, Taint, UNINITIALIZED_TAINT};
 use crate::outcome::{Next, SLOW, WriteFailure};
@@ -16,7 +16,7 @@ fn planned(node: &NodeView, answer: &InstanceAnswer) -> Plan {
     plan(&Observed {
         node,
         answer,
-        plugin: &description(),
+        territory: &territory(),
         claimed_by: None,
         refresh: REFRESH,
         age: Duration::from_secs(60),
@@ -156,7 +156,7 @@ fn a_provider_id_that_is_set_already_is_never_written_again() {
 
 #[rstest]
 #[case::other_instance(Some("local://i-old"), "local://i-n1", None)]
-#[case::undeclared_scheme(None, "other://i-1", None)]
+#[case::of_another_plugin(None, "other://i-1", None)]
 #[case::claimed_by_another_node(None, "local://i-n1", Some("n0"))]
 fn a_suspect_instance_writes_nothing(
     #[case] own: Option<&str>,
@@ -173,7 +173,7 @@ fn a_suspect_instance_writes_nothing(
     let plan = plan(&Observed {
         node: &node,
         answer: &answer,
-        plugin: &description(),
+        territory: &territory(),
         claimed_by: claimed_by.as_ref(),
         refresh: REFRESH,
         age: Duration::from_secs(60),
@@ -191,7 +191,7 @@ fn a_suspect_instance_writes_nothing(
 #[case::nobodys(NodeView { taints: Vec::new(), ..node("n1") }, Need::Nothing)]
 #[case::on_its_way_out(NodeView { deleting: true, ..node("n1") }, Need::Nothing)]
 fn the_plugin_is_asked_about(#[case] node: NodeView, #[case] wanted: Need) {
-    assert_eq!(need(&node, &description()), wanted);
+    assert_eq!(need(&node, &territory()), wanted);
 }
 
 #[rstest]
@@ -212,7 +212,7 @@ fn a_provider_id_that_can_never_do_is_told(
     if !tainted {
         node.taints.clear();
     }
-    assert_eq!(complaint(&node, &description()).is_some(), told);
+    assert_eq!(complaint(&node, &territory()).is_some(), told);
 }
 
 #[test]
@@ -253,7 +253,7 @@ fn an_invalid_value_is_told_with_its_field() {
     let Conclusion::Rest { notices, next } = conclude(&action, Err(&failure)) else {
         panic!("must rest")
     };
-    assert!(notices[0].note.contains("status.addresses[1]") && next == Next::Backoff(SLOW));
+    assert!(notices[0].note.contains("status.addresses[1]") && next == Next::retry_after(SLOW));
 }
 
 proptest! {

@@ -112,7 +112,7 @@ pub fn conclude(observed: &Observed<'_>, step: &Step, performed: Performed) -> C
             (Some(memory), then)
         }
         // The executor answers each step in kind; should it ever not, looking again is always right.
-        _ => (Some(memory), Then::Rest(Next::Backoff(Duration::ZERO))),
+        _ => (Some(memory), Then::Rest(Next::RETRY)),
     };
     told(memory, notices, then)
 }
@@ -183,7 +183,7 @@ fn ensured(
         Ok(answer) => answer,
         Err(failure) => {
             let then = failed(&failure, CallKind::Write, SYNC_FAILED, SYNCING, notices);
-            memory.is_unsure = classify(&failure, CallKind::Write).look_first;
+            memory.is_unsure = is_unsure_after(&memory, &failure);
             memory.is_starved = matches!(
                 failure.reason,
                 Some(Reason::QuotaExceeded | Reason::LimitReached | Reason::InUse)
@@ -197,7 +197,7 @@ fn ensured(
     notices.extend(problems(&answer.target_problems, &answer.port_problems));
     if answer.spec_digest != *spec_digest {
         // The plugin finished what it was asked before: ask again for what is wanted now.
-        return (memory, Then::Rest(Next::Backoff(Duration::ZERO)));
+        return (memory, Then::Rest(Next::RETRY));
     }
     match (answer.outcome, answer.ingress) {
         (Outcome::Done, Some(ingress)) => {
@@ -218,7 +218,7 @@ fn ensured(
             }));
             (memory, Then::Again)
         }
-        (Outcome::Done, None) => (memory, Then::Rest(Next::Backoff(Duration::ZERO))),
+        (Outcome::Done, None) => (memory, Then::Rest(Next::RETRY)),
         (Outcome::Elsewhere, _) => {
             memory.open = None;
             memory.standing = Standing::Elsewhere {
@@ -246,7 +246,7 @@ fn ensured(
                 SYNC_FAILED,
                 format!("{SYNCING}: {}", message_of(&failure)),
             ));
-            (memory, Then::Rest(Next::Backoff(SLOW)))
+            (memory, Then::Rest(Next::retry_after(SLOW)))
         }
     }
 }
@@ -270,6 +270,7 @@ fn updated(
         }
         Ok(TargetsAnswer::Failed(failure)) | Err(failure) => {
             let then = failed(&failure, CallKind::Write, UPDATE_FAILED, UPDATING, notices);
+            memory.is_unsure = is_unsure_after(&memory, &failure);
             if deserves_notice(&failure) {
                 // As upstream: whatever is wrong with it, a full Ensure is more likely to mend it.
                 memory.standing = Standing::Unknown;
@@ -278,6 +279,7 @@ fn updated(
             return (memory, then);
         }
     };
+    memory.is_unsure = false;
     notices.extend(problems(&target_problems, &[]));
     match outcome {
         Outcome::Done | Outcome::Elsewhere => {
@@ -298,7 +300,7 @@ fn updated(
                 UPDATE_FAILED,
                 format!("{UPDATING}: {}", message_of(&failure)),
             ));
-            (memory, Then::Rest(Next::Backoff(SLOW)))
+            (memory, Then::Rest(Next::retry_after(SLOW)))
         }
     }
 }
@@ -320,7 +322,7 @@ fn deleted(
     match answer.outcome {
         // The finalizer goes only when nothing is left, whatever the plugin calls it.
         Outcome::Done | Outcome::Elsewhere if !answer.remaining.is_empty() => {
-            (memory, Then::Rest(Next::Backoff(Duration::ZERO)))
+            (memory, Then::Rest(Next::RETRY))
         }
         Outcome::Done | Outcome::Elsewhere => {
             notices.push(Notice::normal(DELETED, "Deleted load balancer"));
@@ -341,9 +343,16 @@ fn deleted(
                 DELETE_FAILED,
                 format!("{DELETING_FAILED}: {}", message_of(&failure)),
             ));
-            (memory, Then::Rest(Next::Backoff(SLOW)))
+            (memory, Then::Rest(Next::retry_after(SLOW)))
         }
     }
+}
+
+/// Whether the next step must be a read now that a write failed. What was only between two turns was not sent, or says
+/// nothing of what was sent before.
+fn is_unsure_after(memory: &Memory, failure: &Failure) -> bool {
+    let was_unsure = memory.is_unsure && !deserves_notice(failure);
+    was_unsure || classify(failure, CallKind::Write).look_first
 }
 
 const SYNCING: &str = "Error syncing load balancer";

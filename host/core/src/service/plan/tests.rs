@@ -5,14 +5,12 @@ use rstest::rstest;
 use super::{Applied, Memory, Observed, Open, Plan, Purpose, Standing, Step, plan};
 use crate::clock::{Instant, Timestamp};
 use crate::cloud::{AbsenceProof, Description, Freshness, LoadBalancerAnswer};
-use crate::fixtures::{description, initialised_node, service};
+use crate::fixtures::{CLASS_FINALIZER, description, initialised_node, service, territory, territory_of};
 use crate::ids::Mark;
 use crate::outcome::Next;
 use crate::service::request::{Intent, IntentReason};
 use crate::service::targets::{Selection, select};
-use crate::service::view::{
-    CLASS_FINALIZER, CLEANUP_FINALIZER, Ingress, IngressAddress, IpMode, ServiceView,
-};
+use crate::service::view::{CLEANUP_FINALIZER, Ingress, IngressAddress, IpMode, ServiceView};
 
 mod conclusions;
 mod laws;
@@ -29,7 +27,11 @@ fn ingress(ip: &str) -> Vec<Ingress> {
 }
 
 fn targets() -> Selection {
-    select(&[initialised_node("n1", "10.0.0.1").into()], &description())
+    select(
+        &[initialised_node("n1", "10.0.0.1").into()],
+        &description(),
+        &territory(),
+    )
 }
 
 /// Everything that a plan is made from, to be changed in the one way that a test is about.
@@ -107,6 +109,7 @@ impl Case {
             mark: &Mark("bh-x".to_owned()),
             memory: &self.memory,
             plugin: &self.plugin,
+            territory: &territory_of(&self.plugin),
             targets: &self.targets,
             looked: self.looked.as_ref(),
             fresh_request_id: "fresh",
@@ -160,7 +163,7 @@ fn absent() -> LoadBalancerAnswer {
     r#"finalizers ["example.com/x", "service.kubernetes.io/load-balancer-cleanup"]"#)]
 #[case::class_of_ours_gets_our_finalizer(
     Case::new().with(|s| { s.spec.class = "ours".to_owned(); s.circumstances.finalizers.clear(); }),
-    r#"finalizers ["bulkhead.dev/load-balancer"]"#)]
+    r#"finalizers ["local.bulkhead.dev/load-balancer"]"#)]
 #[case::then_the_load_balancer(Case::new(), "ensure Changed")]
 #[case::after_a_restart_it_is_taken_over(Case::new().with(|s| s.ingress = ingress("127.0.10.1")), "ensure Takeover")]
 #[case::in_sync_rests(Case::in_sync(), "rest AwaitChange")]
@@ -247,7 +250,7 @@ fn upstreams_finalizer_on_a_service_of_another_type(
 #[test]
 fn nodes_that_change_move_the_targets_only() {
     let mut case = Case::in_sync();
-    case.targets = select(&[], &description());
+    case.targets = select(&[], &description(), &territory());
     let plan = case.plan();
     assert_eq!(kind(&plan.step), "targets");
     assert!(

@@ -5,7 +5,7 @@ use rstest::rstest;
 
 use super::{EXCLUDE_LABEL, Exclusion, exclusion, explain_empty, matters, select};
 use crate::cloud::{Description, KeySet, TargetKind};
-use crate::fixtures::{address, description, initialised_node, node};
+use crate::fixtures::{address, description, initialised_node, node, territory};
 use crate::node::view::{AddressType, ConditionStatus, NodeCondition, NodeView, Taint};
 
 fn good() -> NodeView {
@@ -54,7 +54,7 @@ fn condition(kind: &str, status: ConditionStatus) -> NodeCondition {
 #[case::lb_unknown_prefix(with(|node| node.provider_id = Some("aws:///eu/i-2".to_owned())), Some(Exclusion::Foreign))]
 #[case::no_address(with(|node| node.addresses = vec![address(AddressType::Hostname, "n1")]), Some(Exclusion::NoAddress))]
 fn a_node_is_a_target(#[case] node: NodeView, #[case] wanted: Option<Exclusion>) {
-    assert_eq!(exclusion(&node, &description()), wanted);
+    assert_eq!(exclusion(&node, &description(), &territory()), wanted);
 }
 
 #[test]
@@ -64,7 +64,7 @@ fn a_plugin_that_targets_instances_needs_no_addresses() {
         targets: TargetKind::Instance,
         ..description()
     };
-    assert_eq!(exclusion(&node, &plugin), None);
+    assert_eq!(exclusion(&node, &plugin, &territory()), None);
 }
 
 #[rstest]
@@ -83,14 +83,14 @@ fn a_change_of_a_node_reaches_the_load_balancers(#[case] new: NodeView, #[case] 
         label_keys: KeySet(vec!["rack".to_owned()]),
         ..description()
     };
-    assert_eq!(matters(Some(&good()), Some(&new), &plugin), wanted);
+    assert_eq!(matters(Some(&good()), Some(&new), &plugin, &territory()), wanted);
 }
 
 #[test]
 fn a_target_that_goes_matters_and_a_non_target_does_not() {
-    assert!(matters(Some(&good()), None, &description()));
-    assert!(!matters(Some(&node("n1")), None, &description()));
-    assert!(!matters(None, Some(&node("n1")), &description()));
+    assert!(matters(Some(&good()), None, &description(), &territory()));
+    assert!(!matters(Some(&node("n1")), None, &description(), &territory()));
+    assert!(!matters(None, Some(&node("n1")), &description(), &territory()));
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn cp_only_says_why_there_is_no_target() {
         .map(|_| Arc::new(label("")))
         .chain([Arc::new(node("n9"))])
         .collect();
-    let selection = select(&nodes, &description());
+    let selection = select(&nodes, &description(), &territory());
     assert!(selection.set.members.is_empty());
     assert_eq!(
         explain_empty(&selection),
@@ -115,11 +115,11 @@ proptest! {
         let nodes = |names: &[String]| -> Vec<Arc<NodeView>> {
             names.iter().map(|name| Arc::new(initialised_node(name, "10.0.0.1"))).collect()
         };
-        let one = select(&nodes(&names), &description()).set;
+        let one = select(&nodes(&names), &description(), &territory()).set;
         names.sort();
-        let other = select(&nodes(&names), &description()).set;
+        let other = select(&nodes(&names), &description(), &territory()).set;
         prop_assert_eq!(&one.digest, &other.digest);
-        let fewer = select(&nodes(names.get(1..).unwrap_or_default()), &description()).set;
+        let fewer = select(&nodes(names.get(1..).unwrap_or_default()), &description(), &territory()).set;
         prop_assert_eq!(names.is_empty(), fewer.digest == other.digest);
     }
 }

@@ -5,12 +5,13 @@ use std::time::Duration;
 use rstest::rstest;
 
 use super::{Case, deleting, ingress};
+use crate::backoff::Backoff;
 use crate::cloud::{
     AbsenceProof, Certainty, Deleted, Ensured, Failure, Freshness, LoadBalancerAnswer, Outcome, Reason,
     Resource, TargetsAnswer,
 };
 use crate::digest::Digest;
-use crate::fixtures::{description, service};
+use crate::fixtures::{description, service, territory};
 use crate::outcome::{Next, SLOW, WriteFailure};
 use crate::service::plan::{Conclusion, Performed, Standing, Step, Then, conclude};
 use crate::service::request::IntentReason;
@@ -52,18 +53,21 @@ fn reasons(conclusion: &Conclusion) -> Vec<&'static str> {
     conclusion.notices.iter().map(|notice| notice.reason).collect()
 }
 
+/// 5 to 30 minutes.
+const QUOTA: Backoff = Backoff::new(SLOW, Duration::from_secs(1800));
+
 #[rstest]
 #[case::done(Ok(ensured(Outcome::Done)), Then::Again, &["EnsuredLoadBalancer"], false)]
 #[case::in_progress(Ok(ensured(in_progress(None))), Then::Rest(Next::After(Duration::from_secs(2))), &["EnsuringLoadBalancer"], true)]
 #[case::in_progress_for_ever(Ok(ensured(in_progress(Some(9999)))), Then::Rest(Next::After(SLOW)), &["EnsuringLoadBalancer"], true)]
 #[case::elsewhere(Ok(ensured(Outcome::Elsewhere)), Then::Again, &[], false)]
-#[case::blocked(Ok(ensured(Outcome::Blocked(failure(None)))), Then::Rest(Next::Backoff(SLOW)), &["SyncLoadBalancerFailed"], true)]
-#[case::provider_error(Err(failure(Some(Reason::ProviderError))), Then::Rest(Next::Backoff(Duration::ZERO)), &["SyncLoadBalancerFailed"], true)]
-#[case::unattributed(Err(failure(None)), Then::Rest(Next::Backoff(Duration::ZERO)), &["SyncLoadBalancerFailed"], true)]
-#[case::lb_quota(Err(failure(Some(Reason::QuotaExceeded))), Then::Rest(Next::Backoff(SLOW)), &["SyncLoadBalancerFailed"], true)]
-#[case::nil_status(Err(failure(Some(Reason::ProtocolViolation))), Then::Rest(Next::Backoff(Duration::ZERO)), &["SyncLoadBalancerFailed"], true)]
-#[case::invalid_spec(Err(failure(Some(Reason::InvalidSpec))), Then::Rest(Next::Backoff(SLOW)), &["SyncLoadBalancerFailed"], true)]
-#[case::plugin_died(Err(failure(Some(Reason::Disconnected))), Then::Rest(Next::Backoff(Duration::ZERO)), &[], true)]
+#[case::blocked(Ok(ensured(Outcome::Blocked(failure(None)))), Then::Rest(Next::retry_after(SLOW)), &["SyncLoadBalancerFailed"], true)]
+#[case::provider_error(Err(failure(Some(Reason::ProviderError))), Then::Rest(Next::RETRY), &["SyncLoadBalancerFailed"], true)]
+#[case::unattributed(Err(failure(None)), Then::Rest(Next::RETRY), &["SyncLoadBalancerFailed"], true)]
+#[case::lb_quota(Err(failure(Some(Reason::QuotaExceeded))), Then::Rest(Next::Backoff(QUOTA)), &["SyncLoadBalancerFailed"], true)]
+#[case::nil_status(Err(failure(Some(Reason::ProtocolViolation))), Then::Rest(Next::RETRY), &["SyncLoadBalancerFailed"], true)]
+#[case::invalid_spec(Err(failure(Some(Reason::InvalidSpec))), Then::Rest(Next::retry_after(SLOW)), &["SyncLoadBalancerFailed"], true)]
+#[case::plugin_died(Err(failure(Some(Reason::Disconnected))), Then::Rest(Next::RETRY), &[], true)]
 #[case::lost_leadership(Err(failure(Some(Reason::Cancelled))), Then::Rest(Next::AwaitChange), &[], true)]
 fn an_ensure_that_came_to(
     #[case] result: Result<Ensured, Failure>,
@@ -131,7 +135,7 @@ fn deleted(outcome: Outcome, remaining: usize) -> Performed {
 
 #[rstest]
 #[case::done(deleted(Outcome::Done, 0), Then::Again, true)]
-#[case::sg_leak_is_not_done(deleted(Outcome::Done, 1), Then::Rest(Next::Backoff(Duration::ZERO)), false)]
+#[case::sg_leak_is_not_done(deleted(Outcome::Done, 1), Then::Rest(Next::RETRY), false)]
 #[case::in_progress(
     deleted(in_progress(Some(7)), 1),
     Then::Rest(Next::After(Duration::from_secs(7))),
@@ -139,12 +143,12 @@ fn deleted(outcome: Outcome, remaining: usize) -> Performed {
 )]
 #[case::protected(
     deleted(Outcome::Protected(failure(None)), 1),
-    Then::Rest(Next::Backoff(SLOW)),
+    Then::Rest(Next::retry_after(SLOW)),
     false
 )]
 #[case::failed(
     Performed::Deleted(Err(failure(Some(Reason::CloudUnavailable)))),
-    Then::Rest(Next::Backoff(Duration::ZERO)),
+    Then::Rest(Next::RETRY),
     false
 )]
 fn a_delete_that_came_to(#[case] performed: Performed, #[case] then: Then, #[case] nothing_left: bool) {
@@ -158,7 +162,7 @@ fn a_delete_that_came_to(#[case] performed: Performed, #[case] then: Then, #[cas
 #[test]
 fn targets_of_a_vanished_load_balancer_mean_making_it_anew() {
     let mut case = Case::in_sync();
-    case.targets = crate::service::targets::select(&[], &description());
+    case.targets = crate::service::targets::select(&[], &description(), &territory());
     let proof = AbsenceProof {
         complete: true,
         scopes: Vec::new(),
@@ -173,16 +177,24 @@ fn targets_of_a_vanished_load_balancer_mean_making_it_anew() {
     assert_eq!(intent.reason, IntentReason::Drift);
 }
 
-#[test]
-fn a_target_update_that_failed_is_followed_by_a_full_ensure() {
+#[rstest]
+#[case::that_changed_nothing(Certainty::NotApplied, false)]
+#[case::of_unknown_outcome_after_a_look(Certainty::Unknown, true)]
+fn a_failed_target_update_is_followed_by_a_full_ensure(
+    #[case] certainty: Certainty,
+    #[case] looks_first: bool,
+) {
     let mut case = Case::in_sync();
-    case.targets = crate::service::targets::select(&[], &description());
-    let conclusion = concluded(
-        &case,
-        Performed::Updated(Err(failure(Some(Reason::ProviderError)))),
-    );
+    case.targets = crate::service::targets::select(&[], &description(), &territory());
+    let failure = Failure {
+        certainty,
+        ..failure(Some(Reason::ProviderError))
+    };
+    let conclusion = concluded(&case, Performed::Updated(Err(failure)));
     assert_eq!(reasons(&conclusion), ["UpdateLoadBalancerFailed"]);
     case.memory = conclusion.memory.unwrap();
+    assert_eq!(matches!(case.plan().step, Step::Look(_)), looks_first);
+    case.looked = Some(LoadBalancerAnswer::Unverified);
     assert!(matches!(case.plan().step, Step::Ensure { .. }));
 }
 
@@ -190,12 +202,28 @@ fn a_target_update_that_failed_is_followed_by_a_full_ensure() {
 fn a_target_update_between_two_sessions_is_asked_again() {
     let mut case = Case::in_sync();
     let before = case.memory.standing.clone();
-    case.targets = crate::service::targets::select(&[], &description());
+    case.targets = crate::service::targets::select(&[], &description(), &territory());
     let conclusion = concluded(
         &case,
         Performed::Updated(Err(failure(Some(Reason::Disconnected)))),
     );
     assert_eq!(conclusion.memory.unwrap().standing, before);
+}
+
+#[test]
+fn a_write_that_the_gate_held_back_does_not_make_an_earlier_one_known() {
+    let mut case = Case::new();
+    for reason in [Reason::DeadlineExceeded, Reason::Shut] {
+        let failure = Failure {
+            certainty: Certainty::NotApplied,
+            ..failure(Some(reason))
+        };
+        case.looked = Some(LoadBalancerAnswer::Unverified);
+        assert!(matches!(case.plan().step, Step::Ensure { .. }));
+        case.memory = concluded(&case, Performed::Ensured(Err(failure))).memory.unwrap();
+        case.looked = None;
+        assert!(matches!(case.plan().step, Step::Look(_)), "after {reason:?}");
+    }
 }
 
 #[test]
@@ -222,8 +250,8 @@ fn a_service_that_met_a_quota_waits_for_room() {
 #[rstest]
 #[case::conflict_status_is_read_again(WriteFailure::Conflict, Then::Reread)]
 #[case::gone(WriteFailure::Gone, Then::Reread)]
-#[case::away(WriteFailure::Unavailable { message: String::new(), retry_after: None }, Then::Rest(Next::Backoff(Duration::ZERO)))]
-#[case::rbac_status(WriteFailure::Forbidden { message: "no".to_owned() }, Then::Rest(Next::Backoff(Duration::ZERO)))]
+#[case::away(WriteFailure::Unavailable { message: String::new(), retry_after: None }, Then::Rest(Next::RETRY))]
+#[case::rbac_status(WriteFailure::Forbidden { message: "no".to_owned() }, Then::Rest(Next::RETRY))]
 fn a_status_write_that_failed(#[case] failure: WriteFailure, #[case] then: Then) {
     let case = Case::in_sync().with(|service| service.ingress.clear());
     let conclusion = concluded(&case, Performed::Wrote(Err(failure)));

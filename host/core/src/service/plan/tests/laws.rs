@@ -8,11 +8,11 @@ use crate::cloud::{
     Certainty, Deleted, Ensured, Failure, LoadBalancerAnswer, Outcome, Reason, TargetsAnswer,
 };
 use crate::digest::Digest;
-use crate::fixtures::{description, initialised_node, service};
+use crate::fixtures::{CLASS_FINALIZER, description, initialised_node, service, territory};
 use crate::outcome::{Next, WriteFailure};
 use crate::service::plan::{Memory, Performed, Step, Then, conclude, plan};
 use crate::service::targets::select;
-use crate::service::view::{CLASS_FINALIZER, CLEANUP_FINALIZER};
+use crate::service::view::CLEANUP_FINALIZER;
 
 /// One cloud and one API server, as far as one Service goes.
 struct Model {
@@ -79,7 +79,7 @@ impl Model {
                 let nodes: Vec<_> = (0..count)
                     .map(|n| initialised_node(&format!("n{n}"), "10.0.0.1").into())
                     .collect();
-                self.case.targets = select(&nodes, &description());
+                self.case.targets = select(&nodes, &description(), &territory());
             }
             // As the API server does: the status goes with the type.
             Happening::BecomeClusterIp if service.circumstances.deleted_at.is_none() => {

@@ -1,0 +1,155 @@
+//! The rooms of all plugins: opened and closed as the configuration says; `divide` says what each plugin owns.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use bulkhead_core::cloud::Description;
+use bulkhead_core::territory::{Claimant, Complaint, Incumbents, divide};
+use futures::future::{join_all, select_all};
+use futures::stream::FuturesUnordered;
+use futures::{FutureExt as _, StreamExt as _};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+use super::room::{House, Room};
+use crate::config::PluginConfig;
+use crate::plugin::PluginHandle;
+
+/// The plugins that this host has now.
+#[derive(Clone, Debug)]
+pub(super) struct Plugins(watch::Receiver<Vec<PluginHandle>>);
+
+impl Plugins {
+    /// Waits until no process may write by a `Lead` of this host.
+    pub(super) async fn stood_down(&self) {
+        let handles = self.0.borrow().clone();
+        join_all(handles.iter().map(PluginHandle::stood_down)).await;
+    }
+}
+
+/// The rooms of one host.
+#[derive(Debug)]
+pub(super) struct Rooms {
+    house: Arc<House>,
+    /// In the order of the configuration.
+    open: Vec<Room>,
+    /// Plugins whose last calls end, by name; a name is used again only after that.
+    closing: BTreeMap<String, PluginHandle>,
+    closed: FuturesUnordered<JoinHandle<String>>,
+    incumbents: Incumbents,
+    complaints: BTreeSet<Complaint>,
+    handles: watch::Sender<Vec<PluginHandle>>,
+}
+
+impl Rooms {
+    /// No rooms yet.
+    pub(super) fn new(house: House) -> (Self, Plugins) {
+        let (handles, plugins) = watch::channel(Vec::new());
+        let rooms = Self {
+            house: Arc::new(house),
+            open: Vec::new(),
+            closing: BTreeMap::new(),
+            closed: FuturesUnordered::new(),
+            incumbents: Incumbents::default(),
+            complaints: BTreeSet::new(),
+            handles,
+        };
+        (rooms, Plugins(plugins))
+    }
+
+    /// Keeps a room for each plugin that is wanted, until the host ends.
+    pub(super) async fn run(mut self, mut wanted: watch::Receiver<Vec<PluginConfig>>) {
+        let stop = self.house.base.stop_token().clone();
+        loop {
+            let plugins = wanted.borrow_and_update().clone();
+            self.furnish(&plugins);
+            let described = self.divide();
+            tokio::select! {
+                () = stop.cancelled() => return,
+                Ok(()) = wanted.changed() => {}
+                () = is_described_otherwise(&self.open, &described) => {}
+                Some(name) = self.closed.next() => {
+                    drop(self.closing.remove(&name.unwrap_or_default()));
+                }
+            }
+        }
+    }
+
+    /// Opens and closes rooms until they are as `plugins` says.
+    fn furnish(&mut self, plugins: &[PluginConfig]) {
+        let (kept, unwanted): (Vec<_>, Vec<_>) = std::mem::take(&mut self.open)
+            .into_iter()
+            .partition(|room| plugins.contains(room.config()));
+        self.open = kept;
+        for room in unwanted {
+            let name = room.config().name.clone();
+            self.closing.insert(name.clone(), room.plugin().clone());
+            let closed = async move {
+                room.close().await;
+                name
+            };
+            self.closed
+                .push(self.house.base.spawn_finite("closing a plugin's room", closed));
+        }
+        for plugin in plugins {
+            let is_open = self.open.iter().any(|room| room.config().name == plugin.name);
+            if !is_open && !self.closing.contains_key(&plugin.name) {
+                self.open.push(Room::open(&self.house, plugin.clone()));
+            }
+        }
+        let place = |room: &Room| plugins.iter().position(|plugin| plugin == room.config());
+        self.open.sort_by_key(place);
+        // Those that close may write for a while yet.
+        let open = self.open.iter().map(Room::plugin);
+        let handles = open.chain(self.closing.values()).cloned().collect();
+        self.handles.send_replace(handles);
+    }
+
+    /// Tells every room what is its plugin's own; from which descriptions that follows.
+    fn divide(&mut self) -> Vec<Option<Arc<Description>>> {
+        let described: Vec<_> = self.open.iter().map(Room::last_description).collect();
+        let claimants: Vec<Claimant<'_>> = self
+            .open
+            .iter()
+            .zip(&described)
+            .map(|(room, description)| Claimant {
+                name: &room.config().name,
+                claims: &room.config().claims,
+                description: description.as_deref(),
+            })
+            .collect();
+        let division = divide(&claimants, &self.incumbents);
+        for (room, territory) in self.open.iter().zip(division.territories) {
+            room.own(territory);
+        }
+        self.incumbents = division.incumbents;
+        let complaints: BTreeSet<Complaint> = division.complaints.into_iter().collect();
+        for complaint in complaints.difference(&self.complaints) {
+            self.house.complain(complaint);
+        }
+        self.complaints = complaints;
+        described
+    }
+}
+
+/// Becomes ready once a plugin says of itself something else than `described`.
+async fn is_described_otherwise(rooms: &[Room], described: &[Option<Arc<Description>>]) {
+    let changes = rooms.iter().zip(described).map(|(room, known)| {
+        let mut session = room.plugin().subscribe();
+        async move {
+            let is_other =
+                |view: &crate::plugin::SessionView| view.description.is_some() && view.description != *known;
+            if session.wait_for(is_other).await.is_err() {
+                // Its owner has ended; so does the host.
+                std::future::pending::<()>().await;
+            }
+        }
+        .boxed()
+    });
+    let changes: Vec<_> = changes.collect();
+    if changes.is_empty() {
+        std::future::pending::<()>().await;
+    } else {
+        select_all(changes).await;
+    }
+}
