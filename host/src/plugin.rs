@@ -5,17 +5,24 @@
 //! owner task of a plugin ([`start`]) is the only writer of its state; controllers hold a [`PluginHandle`],
 //! which knows the state and calls the plugin while there is a session.
 
+mod access;
 mod budget;
 mod call;
 mod client;
 mod connect;
 mod convert;
+mod crew;
+pub mod directory;
+mod front;
 mod gatekeeper;
 mod link;
 mod node_sets;
 mod owner;
+mod place;
 mod process;
 mod session;
+mod socket_guard;
+mod tls;
 
 #[cfg(test)]
 mod tests;
@@ -36,7 +43,10 @@ pub use self::connect::ConnectError;
 pub use self::convert::Violation;
 pub use self::process::SpawnError;
 pub use self::session::{Led, SessionState, SessionView};
+pub use self::socket_guard::Refusal;
+pub use self::tls::TlsError;
 
+use crate::config::TlsConfig;
 use crate::leader::Standing;
 use crate::tasks::Tasks;
 
@@ -57,6 +67,10 @@ pub struct Settings {
     pub host_name: String,
     /// Where the private folder of a child's socket is made.
     pub run_root: PathBuf,
+    /// Most bytes of memory that a child may have for its data; `None`: as much as the host may.
+    pub memory_limit: Option<u64>,
+    /// How the two prove themselves to each other on `https://`; `None`: not at all, in plaintext.
+    pub tls: Option<TlsConfig>,
     /// Deadlines and pauses.
     pub timing: Timing,
     /// How much of it is used at once.
@@ -175,10 +189,35 @@ pub fn start(
     observer: Arc<dyn Observer>,
     tasks: &Tasks,
 ) -> PluginHandle {
+    start_with(settings, standing, observer, tasks, None)
+}
+
+/// Starts the task that owns a plugin of the plugins directory: `settings.endpoint` only names it in the log.
+pub fn start_found(
+    settings: Settings,
+    sockets: directory::Sockets,
+    standing: watch::Receiver<Standing>,
+    observer: Arc<dyn Observer>,
+    tasks: &Tasks,
+) -> PluginHandle {
+    start_with(settings, standing, observer, tasks, Some(sockets))
+}
+
+fn start_with(
+    settings: Settings,
+    standing: watch::Receiver<Standing>,
+    observer: Arc<dyn Observer>,
+    tasks: &Tasks,
+    sockets: Option<directory::Sockets>,
+) -> PluginHandle {
     let settings = Arc::new(settings);
-    let board = session::Board::new(Arc::clone(&settings), Arc::clone(&observer));
-    let handle = PluginHandle::new(Arc::clone(&settings), &board);
-    let owner = owner::Owner::new(settings, standing, observer, board, tasks.clone());
+    let front = Arc::new(front::Front::new(Arc::clone(&settings), Arc::clone(&observer)));
+    let handle = PluginHandle::new(Arc::clone(&settings), &front);
+    let owner = owner::Owner::new(settings, standing, observer, front, tasks.clone());
+    let owner = match sockets {
+        Some(sockets) => owner.with_sockets(sockets),
+        None => owner,
+    };
     tasks.spawn(format!("plugin {}", handle.name()), owner.run());
     handle
 }

@@ -15,6 +15,7 @@ pub mod duration;
 pub mod election;
 pub mod endpoint;
 pub mod gate;
+pub mod handover;
 pub mod ids;
 pub mod lane;
 pub mod node;

@@ -20,14 +20,16 @@ use futures::future::{self, BoxFuture};
 use futures::{FutureExt as _, StreamExt as _, stream};
 use prost::Message as _;
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::access::{Access, LinkUse};
 use super::call::{CallError, Class, Verb, own_failure, rpc};
 use super::convert::text::clean;
 use super::convert::{balancers, instances, requests};
+use super::front::Front;
 use super::link::{Ask, Link, Work};
-use super::session::{Board, SessionView};
+use super::session::SessionView;
 use super::{Aspect, Settings};
 use crate::clock;
 
@@ -58,7 +60,7 @@ pub struct PluginHandle {
     settings: Arc<Settings>,
     view: watch::Receiver<SessionView>,
     gates: watch::Receiver<GateView>,
-    link: watch::Receiver<Option<Arc<Link>>>,
+    access: watch::Receiver<Access>,
 }
 
 /// What a load balancer is to become.
@@ -86,12 +88,12 @@ pub struct Right<'a> {
 }
 
 impl PluginHandle {
-    pub(crate) fn new(settings: Arc<Settings>, board: &Board) -> Self {
+    pub(crate) fn new(settings: Arc<Settings>, front: &Front) -> Self {
         Self {
             settings,
-            view: board.subscribe(),
-            gates: board.gatekeeper().subscribe(),
-            link: board.link(),
+            view: front.subscribe(),
+            gates: front.gatekeeper().subscribe(),
+            access: front.access(),
         }
     }
 
@@ -143,7 +145,7 @@ impl PluginHandle {
         aspects: &[Aspect],
         max_age: Duration,
     ) -> Result<Vec<InstanceAnswer>, Failure> {
-        let link = self.link(GET_INSTANCES)?;
+        let link = self.link(GET_INSTANCES).await?;
         let limit = self
             .view
             .borrow()
@@ -236,11 +238,15 @@ impl PluginHandle {
     /// # Errors
     /// The call failed; see `bulkhead_core::disposition` for what that means.
     pub async fn ensure(&self, what: Ensure<'_>, right: Right<'_>) -> Result<Ensured, Failure> {
-        let link = self.link(ENSURE)?;
+        let link = self.link(ENSURE).await?;
         let spec = wire_spec(what.spec, what.balancer.current.as_ref());
         let request = |node_set, soft_deadline| v1::EnsureLoadBalancerRequest {
             cluster: Some(self.cluster()),
-            intent: Some(requests::intent(right.intent, right.epoch, soft_deadline)),
+            intent: Some(requests::intent(
+                right.intent,
+                &link.name_of_terms.of(right.epoch),
+                soft_deadline,
+            )),
             r#ref: Some(requests::balancer(what.balancer)),
             spec: Some(spec.clone()),
             spec_digest: what.spec_digest.to_string(),
@@ -279,7 +285,7 @@ impl PluginHandle {
         items: &[(&BalancerRef, &Arc<NodeSet>)],
         right: Right<'_>,
     ) -> Result<Vec<TargetsAnswer>, Failure> {
-        let link = self.link(UPDATE_TARGETS)?;
+        let link = self.link(UPDATE_TARGETS).await?;
         if items.len() > link.limits.batch_balancers {
             let message = format!(
                 "{} items, the plugin takes {}",
@@ -319,7 +325,11 @@ impl PluginHandle {
             };
         let request = |soft_deadline| v1::UpdateTargetsRequest {
             cluster: Some(self.cluster()),
-            intent: Some(requests::intent(right.intent, right.epoch, soft_deadline)),
+            intent: Some(requests::intent(
+                right.intent,
+                &link.name_of_terms.of(right.epoch),
+                soft_deadline,
+            )),
             items: items.iter().zip(sets).map(item).collect(),
         };
         let asked: Vec<&BalancerRef> = items.iter().map(|(balancer, _)| *balancer).collect();
@@ -342,7 +352,7 @@ impl PluginHandle {
         balancer: &BalancerRef,
         fingerprint: &str,
     ) -> Result<LoadBalancerAnswer, Failure> {
-        let link = self.link(LOOK)?;
+        let link = self.link(LOOK).await?;
         let query = v1::LoadBalancerQuery {
             r#ref: Some(requests::balancer(balancer)),
             fingerprint: fingerprint.to_owned(),
@@ -368,10 +378,14 @@ impl PluginHandle {
     /// # Errors
     /// The call failed.
     pub async fn delete(&self, balancer: &BalancerRef, right: Right<'_>) -> Result<Deleted, Failure> {
-        let link = self.link(DELETE)?;
+        let link = self.link(DELETE).await?;
         let request = |soft_deadline| v1::DeleteLoadBalancerRequest {
             cluster: Some(self.cluster()),
-            intent: Some(requests::intent(right.intent, right.epoch, soft_deadline)),
+            intent: Some(requests::intent(
+                right.intent,
+                &link.name_of_terms.of(right.epoch),
+                soft_deadline,
+            )),
             r#ref: Some(requests::balancer(balancer)),
             policy: v1::DeletePolicy::Delete.into(),
         };
@@ -430,9 +444,14 @@ impl PluginHandle {
     }
 
     /// The session, if it takes work: a plugin that is not ready, or not led by this host, is only asked how it is.
-    fn link(&self, work: Work) -> Result<Arc<Link>, Failure> {
+    /// While one process replaces another, calls wait for it as long as they might take themselves.
+    async fn link(&self, work: Work) -> Result<LinkUse, Failure> {
+        let patience = work.verb.class.deadline(&self.settings.timing);
+        let link = timeout(patience, Access::pass(self.access.clone()))
+            .await
+            .ok()
+            .flatten();
         let state = self.view.borrow().state;
-        let link = self.link.borrow().clone();
         link.filter(|_| state.takes_work()).ok_or_else(|| {
             let message = format!("no {}: plugin {} is {state}", work.verb.name, self.name());
             own_failure(Reason::Disconnected, Certainty::NotApplied, clean(&message))

@@ -1,27 +1,32 @@
 //! Connecting to a socket: checked before, checked after, and used once.
 
 use std::io;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use bulkhead_core::endpoint::SOCKET_PATH_LIMIT;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
+use super::Settings;
+use super::place::{Address, Stamp};
+use super::socket_guard::{self, File, Folder, Refusal};
+use super::tls::{self, TlsError};
+
 /// What clients send as `:authority` on unix sockets.
 const ORIGIN: &str = "http://localhost";
 /// Statuses with long texts and details travel in headers.
 const MAX_HEADER_LIST_BYTES: u32 = 256 << 10;
-/// The mode bit that lets anybody write.
-const OTHERS_WRITE: u32 = 0o002;
+
+/// How often a connection over a network is tried while nothing is said, and how long that may take.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+const KEEPALIVE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Why there is no connection.
 #[derive(Debug, thiserror::Error)]
@@ -29,40 +34,9 @@ pub enum ConnectError {
     /// There is no socket, or nobody accepts on it.
     #[error("nothing listens there")]
     Away,
-    /// The path does not fit the kernel's address.
-    #[error("the socket's path has {length} bytes, {SOCKET_PATH_LIMIT} is the most that a unix socket takes")]
-    LongPath {
-        /// The path's length in bytes.
-        length: usize,
-    },
-    /// The path has no folder.
-    #[error("{} is no path of a socket", path.display())]
-    NoFolder {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The socket or its folder is a symlink.
-    #[error("{} is a symlink; name the real path", path.display())]
-    Symlink {
-        /// The link.
-        path: PathBuf,
-    },
-    /// Something else is there.
-    #[error("{} is no {expected}", path.display())]
-    WrongType {
-        /// What is there.
-        path: PathBuf,
-        /// What should be.
-        expected: &'static str,
-    },
-    /// Anybody could put a socket of his own there.
-    #[error("{} has mode {mode:04o}: others may write to it; take that right away (chmod o-w)", path.display())]
-    OthersWrite {
-        /// The socket or its folder.
-        path: PathBuf,
-        /// Its permission bits.
-        mode: u32,
-    },
+    /// Somebody could pose as the plugin there.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
     /// The peer runs under a user that is not allowed.
     #[error("it runs as uid {uid}; allow that with --plugin-allowed-uid={uid} if it is meant to")]
     ForeignPeer {
@@ -79,6 +53,17 @@ pub enum ConnectError {
         /// Why it failed.
         source: io::Error,
     },
+    /// The port cannot be reached.
+    #[error("cannot connect to {address}")]
+    Network {
+        /// Where to.
+        address: String,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The two do not trust each other.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
     /// HTTP/2 could not be set up.
     #[error("cannot speak HTTP/2 to it")]
     Transport(#[source] tonic::transport::Error),
@@ -94,59 +79,80 @@ pub(crate) struct Connection {
     pub(crate) channel: Channel,
     /// Cancelled when the stream has ended.
     pub(crate) gone: CancellationToken,
+    /// Which file it was connected by.
+    pub(crate) stamp: Option<Stamp>,
 }
 
-/// Connects to `socket` within `deadline`, refusing files that others may replace and peers of other users than
-/// this process's, 0 and `allowed`.
-pub(crate) async fn connect(
-    socket: &Path,
-    allowed: &[u32],
-    deadline: Duration,
-) -> Result<Connection, ConnectError> {
+/// Connects to `address`, refusing files that others may replace and peers of other users than this process's, 0 and
+/// the allowed ones.
+pub(crate) async fn connect(settings: &Settings, address: &Address) -> Result<Connection, ConnectError> {
     let open = async {
-        inspect(socket).await?;
-        let stream = UnixStream::connect(socket)
-            .await
-            .map_err(|source| io_error("connect to", socket, source))?;
-        check_peer(&stream, allowed, socket)?;
-        open_channel(stream).await
+        match address {
+            Address::Socket(socket) => {
+                let stamp = inspect(socket).await?;
+                let stream = UnixStream::connect(socket)
+                    .await
+                    .map_err(|source| io_error("connect to", socket, source))?;
+                check_peer(&stream, &settings.allowed_uids, socket)?;
+                let endpoint = Endpoint::from_static(ORIGIN);
+                open_channel(stream, endpoint, Some(stamp)).await
+            }
+            Address::Network { host, port } => Box::pin(dial(settings, host, *port, address)).await,
+        }
     };
-    timeout(deadline, open)
+    timeout(settings.timing.handshake, open)
         .await
         .map_err(|_| ConnectError::Deadline)?
 }
 
-async fn inspect(socket: &Path) -> Result<(), ConnectError> {
-    let length = socket.as_os_str().len();
-    if length > SOCKET_PATH_LIMIT {
-        return Err(ConnectError::LongPath { length });
+/// Connects to a port, by TLS unless the configuration says plaintext.
+async fn dial(
+    settings: &Settings,
+    host: &str,
+    port: u16,
+    address: &Address,
+) -> Result<Connection, ConnectError> {
+    let network = |source: io::Error| {
+        if source.kind() == io::ErrorKind::ConnectionRefused {
+            return ConnectError::Away;
+        }
+        ConnectError::Network {
+            address: address.to_string(),
+            source,
+        }
+    };
+    let stream = TcpStream::connect((host, port)).await.map_err(network)?;
+    stream.set_nodelay(true).map_err(network)?;
+    // Only a network loses a connection without saying so. TLS is underneath: HTTP/2 itself is spoken as it is.
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(ConnectError::Transport)?
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE_PATIENCE)
+        .keep_alive_while_idle(true);
+    match &settings.tls {
+        Some(tls) => {
+            let stream = tls::connect(stream, host, tls).await?;
+            Box::pin(open_channel(stream, endpoint, None)).await
+        }
+        None => open_channel(stream, endpoint, None).await,
     }
-    let folder = socket.parent().ok_or_else(|| ConnectError::NoFolder {
-        path: socket.to_owned(),
-    })?;
-    inspect_file(folder, "folder", std::fs::FileType::is_dir).await?;
-    inspect_file(socket, "socket", std::fs::FileType::is_socket).await
 }
 
-async fn inspect_file(
-    path: &Path,
-    expected: &'static str,
-    is_expected: fn(&std::fs::FileType) -> bool,
-) -> Result<(), ConnectError> {
+/// Judges a socket and its folder; which file the socket is.
+async fn inspect(socket: &Path) -> Result<Stamp, ConnectError> {
+    let folder = socket_guard::folder_of(socket)?;
+    let (file, _) = look(folder).await?;
+    socket_guard::judge_folder(folder, file, Folder::Configured)?;
+    let (file, stamp) = look(socket).await?;
+    socket_guard::judge_socket(socket, file)?;
+    Ok(stamp)
+}
+
+async fn look(path: &Path) -> Result<(File, Stamp), ConnectError> {
     let metadata = tokio::fs::symlink_metadata(path)
         .await
         .map_err(|source| io_error("inspect", path, source))?;
-    let (path, mode) = (path.to_owned(), metadata.mode() & 0o7777);
-    if metadata.file_type().is_symlink() {
-        return Err(ConnectError::Symlink { path });
-    }
-    if !is_expected(&metadata.file_type()) {
-        return Err(ConnectError::WrongType { path, expected });
-    }
-    if mode & OTHERS_WRITE != 0 {
-        return Err(ConnectError::OthersWrite { path, mode });
-    }
-    Ok(())
+    Ok((File::of(&metadata), Stamp::of(&metadata)))
 }
 
 fn io_error(operation: &'static str, path: &Path, source: io::Error) -> ConnectError {
@@ -177,7 +183,14 @@ fn check_peer(stream: &UnixStream, allowed: &[u32], socket: &Path) -> Result<(),
 }
 
 /// A channel over `stream`. The channel would connect again by itself; it gets the stream once and no other.
-async fn open_channel(stream: UnixStream) -> Result<Connection, ConnectError> {
+async fn open_channel<S>(
+    stream: S,
+    endpoint: Endpoint,
+    stamp: Option<Stamp>,
+) -> Result<Connection, ConnectError>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
     let gone = CancellationToken::new();
     let mut once = Some(TokioIo::new(Watched {
         stream,
@@ -189,22 +202,22 @@ async fn open_channel(stream: UnixStream) -> Result<Connection, ConnectError> {
             .ok_or_else(|| io::Error::other("the session's connection has ended"));
         async move { stream }
     });
-    let channel = Endpoint::from_static(ORIGIN)
+    let channel = endpoint
         .http2_max_header_list_size(MAX_HEADER_LIST_BYTES)
         .connect_with_connector(connector)
         .await
         .map_err(ConnectError::Transport)?;
-    Ok(Connection { channel, gone })
+    Ok(Connection { channel, gone, stamp })
 }
 
 /// A stream that tells when it is dropped, which HTTP/2 does as soon as either side ends it.
 #[derive(Debug)]
-struct Watched {
-    stream: UnixStream,
+struct Watched<S> {
+    stream: S,
     _gone: DropGuard,
 }
 
-impl AsyncRead for Watched {
+impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -214,7 +227,7 @@ impl AsyncRead for Watched {
     }
 }
 
-impl AsyncWrite for Watched {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Watched<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

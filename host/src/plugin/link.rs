@@ -11,7 +11,7 @@ use bulkhead_core::disposition::CallKind;
 use bulkhead_core::gate::Why;
 use futures::FutureExt as _;
 use prost::Message;
-use tokio::sync::SemaphorePermit;
+use tokio::sync::{SemaphorePermit, watch};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
@@ -22,6 +22,7 @@ use super::convert::Parsed;
 use super::convert::description::Limits;
 use super::gatekeeper::Gatekeeper;
 use super::node_sets::SentSets;
+use super::session::TermNames;
 use super::{Settings, Timing};
 use crate::clock;
 
@@ -52,6 +53,10 @@ pub(crate) struct Link {
     timing: Timing,
     room: Room,
     gatekeeper: Arc<Gatekeeper>,
+    /// How many calls, of however many steps, are made over it.
+    pub(crate) users: watch::Sender<usize>,
+    /// Under which name the plugin knows the terms of this host.
+    pub(crate) name_of_terms: TermNames,
     /// Bounds that the plugin set.
     pub(crate) limits: Limits,
     /// The node sets it got.
@@ -69,6 +74,8 @@ impl Link {
             timing: settings.timing,
             room: Room::new(size, gatekeeper.pace.clone()),
             gatekeeper,
+            users: watch::Sender::new(0),
+            name_of_terms: TermNames::default(),
             limits,
             sent_sets: SentSets::default(),
         }

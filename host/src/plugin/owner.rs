@@ -10,10 +10,12 @@ use bulkhead_core::supervise::Restarts;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::call::Wire;
-use super::connect::connect;
+use super::crew::Crew;
+use super::directory::Sockets;
+use super::front::Front;
+use super::place::{self, Address, Places};
 use super::process::{Process, RunFolder, SpawnError};
-use super::session::{Board, End, SessionState, SessionView, serve};
+use super::session::{SessionState, SessionView};
 use super::{Observer, Settings};
 use crate::clock;
 use crate::leader::Standing;
@@ -27,16 +29,10 @@ pub(crate) struct Owner {
     settings: Arc<Settings>,
     standing: watch::Receiver<Standing>,
     observer: Arc<dyn Observer>,
-    board: Board,
+    front: Arc<Front>,
+    /// Where its processes listen, if it was found in the plugins directory.
+    found: Option<Sockets>,
     tasks: Tasks,
-}
-
-/// What an attempt at a session came to.
-enum Attempt {
-    /// There was a session; it has ended.
-    Served,
-    /// There was none.
-    Failed,
 }
 
 impl Owner {
@@ -44,79 +40,58 @@ impl Owner {
         settings: Arc<Settings>,
         standing: watch::Receiver<Standing>,
         observer: Arc<dyn Observer>,
-        board: Board,
+        front: Arc<Front>,
         tasks: Tasks,
     ) -> Self {
         Self {
             settings,
             standing,
             observer,
-            board,
+            front,
+            found: None,
             tasks,
         }
     }
 
+    /// Instead of its endpoint, it attends what was found.
+    pub(crate) fn with_sockets(mut self, sockets: Sockets) -> Self {
+        self.found = Some(sockets);
+        self
+    }
+
     /// Runs until the host stops.
     pub(crate) async fn run(self) {
-        match &self.settings.endpoint {
-            Endpoint::Unix(socket) => self.attend(socket).await,
-            Endpoint::Https { .. } => {
-                self.board.away("https:// endpoints are not built yet".to_owned());
-                self.tasks.stop_token().cancelled().await;
-            }
-            Endpoint::Spawn { program, args } => self.supervise(program, args).await,
-        }
-        self.board.ended();
-    }
-
-    /// One session after another at `socket`.
-    async fn attend(&self, socket: &Path) {
-        let stop = self.tasks.stop_token();
-        let mut pauses = Restarts::new(self.settings.timing.reconnect);
-        while !stop.is_cancelled() {
-            let turn = async {
-                if matches!(self.attempt(socket).await, Attempt::Served) {
-                    pauses.reset();
+        match (self.found.clone(), &self.settings.endpoint) {
+            (Some(Sockets(places)), _) => self.attend(places, false).await,
+            (None, Endpoint::Unix(socket)) => {
+                let places = watch::Sender::default();
+                tokio::select! {
+                    () = self.attend(places.subscribe(), false) => {}
+                    () = place::follow(socket, &places) => {}
                 }
-                sleep(pauses.ended_after(Duration::ZERO)).await;
-            };
-            tokio::select! {
-                () = stop.cancelled() => {}
-                () = turn => {}
             }
+            (None, Endpoint::Https { host, port }) => {
+                let (host, port) = (host.clone(), *port);
+                self.attend(place::fixed(Address::Network { host, port }), false)
+                    .await;
+            }
+            (None, Endpoint::Spawn { program, args }) => self.supervise(program, args).await,
         }
+        self.front.ended();
     }
 
-    /// Tries for a session at `socket`, and serves it.
-    async fn attempt(&self, socket: &Path) -> Attempt {
-        let settings = &self.settings;
-        let connection = match connect(socket, &settings.allowed_uids, settings.timing.handshake).await {
-            Ok(connection) => connection,
-            Err(error) => {
-                self.board.away(chain(&error));
-                return Attempt::Failed;
-            }
-        };
-        let wire = Wire::new(
-            Arc::from(settings.name.as_str()),
-            connection,
+    /// Keeps sessions with whatever is at `places`, until the host stops or, if `once`, a session has ended.
+    async fn attend(&self, places: Places, once: bool) {
+        let crew = Crew::new(
+            Arc::clone(&self.settings),
             Arc::clone(&self.observer),
+            Arc::clone(&self.front),
+            self.standing.clone(),
         );
-        // A session's future is large.
-        let session = Box::pin(serve(settings, &self.board, wire, self.standing.clone()));
-        match session.await {
-            End::Incompatible(why) => {
-                self.board.incompatible(why.to_string());
-                Attempt::Failed
-            }
-            end @ (End::NoDescription(_) | End::Drained) => {
-                self.board.away(end.to_string());
-                Attempt::Failed
-            }
-            end @ (End::Stream | End::Health { .. } | End::AnotherProcess) => {
-                self.board.away(end.to_string());
-                Attempt::Served
-            }
+        tokio::select! {
+            () = self.tasks.stop_token().cancelled() => {}
+            never = self.front.gatekeeper().keep() => match never {},
+            () = crew.attend(places, once) => {}
         }
     }
 
@@ -130,9 +105,9 @@ impl Owner {
             match self.start_child((program, args), &mut folder) {
                 Ok((child, socket)) => match self.run_child(child, &socket).await {
                     ChildEnd::Stopped => return,
-                    ChildEnd::Ended(how) => self.board.away(how),
+                    ChildEnd::Ended(how) => self.front.away(how),
                 },
-                Err(error) => self.board.away(error.to_string()),
+                Err(error) => self.front.away(error.to_string()),
             }
             let pause = restarts.ended_after(clock::now().saturating_since(started));
             tokio::select! {
@@ -152,7 +127,7 @@ impl Owner {
             None => folder.insert(RunFolder::create(&self.settings.run_root)?),
         };
         let socket = folder.next_socket();
-        let child = Process::start(command, &socket, &self.settings.name, &self.tasks)?;
+        let child = Process::start(command, &socket, &self.settings, &self.tasks)?;
         tracing::info!(
             pid = child.id(),
             "plugin {} started: {}",
@@ -174,9 +149,9 @@ impl Owner {
                 ChildEnd::Ended(how.map_or(why, |how| format!("its process ended ({how})")))
             }
         };
-        self.board.ended();
+        self.front.ended();
         let how = child.end(self.settings.timing.grace).await;
-        self.board.nobody_lives();
+        self.front.nobody_lives();
         tracing::debug!("plugin {}: {how}", self.settings.name);
         end
     }
@@ -184,7 +159,7 @@ impl Owner {
     /// The one session of a child, which has some time to begin it. Says why there is none any more.
     async fn attend_child(&self, socket: &Path) -> String {
         let limit = self.settings.timing.start_limit;
-        let (before, mut view) = (self.sessions(), self.board.subscribe());
+        let (before, mut view) = (self.sessions(), self.front.subscribe());
         let is_settled =
             |view: &SessionView| view.session > before || view.state == SessionState::Incompatible;
         let overdue = async {
@@ -192,12 +167,7 @@ impl Owner {
                 std::future::pending::<()>().await;
             }
         };
-        let session = async {
-            let mut pauses = Restarts::new(self.settings.timing.reconnect);
-            while matches!(self.attempt(socket).await, Attempt::Failed) {
-                sleep(pauses.ended_after(Duration::ZERO)).await;
-            }
-        };
+        let session = self.attend(place::fixed(Address::Socket(socket.to_owned())), true);
         tokio::select! {
             biased;
             () = session => "its session ended".to_owned(),
@@ -206,7 +176,7 @@ impl Owner {
     }
 
     fn sessions(&self) -> u64 {
-        self.board.subscribe().borrow().session
+        self.front.subscribe().borrow().session
     }
 }
 
@@ -219,7 +189,7 @@ enum ChildEnd {
 }
 
 /// An error with all its causes.
-fn chain(error: &dyn Error) -> String {
+pub(crate) fn chain(error: &dyn Error) -> String {
     let (mut text, mut cause) = (error.to_string(), error.source());
     while let Some(error) = cause {
         text = format!("{text}: {error}");

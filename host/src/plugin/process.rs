@@ -1,4 +1,6 @@
-//! A plugin as a child process: its private socket, its output, its end.
+//! A plugin as a child process: its private socket, its limits, its end.
+
+mod output;
 
 use std::fs::DirBuilder;
 use std::io;
@@ -9,13 +11,13 @@ use std::time::Duration;
 
 use bulkhead_core::endpoint::SOCKET_PATH_LIMIT;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process_group};
-use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, prlimit};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::convert::text::is_unprintable;
+use self::output::{forward, logger};
+use super::Settings;
 use crate::tasks::Tasks;
 
 /// Environment of a spawned plugin: where to listen, and that the host is its parent.
@@ -23,8 +25,6 @@ const ENDPOINT_VARIABLE: &str = "BULKHEAD_ENDPOINT";
 const SPAWNED_VARIABLE: &str = "BULKHEAD_SPAWNED";
 /// The folder of sockets inside the private one.
 const SOCKETS: &str = "s";
-/// Longest line of output that is kept; the rest of a longer one is dropped.
-const LINE_BYTES: usize = 8 << 10;
 /// How long output may go on after the process has ended, while others hold the pipe.
 const OUTPUT_REST: Duration = Duration::from_secs(1);
 
@@ -111,9 +111,10 @@ impl Process {
     pub(crate) fn start(
         (program, args): (&str, &[String]),
         socket: &Path,
-        plugin: &str,
+        settings: &Settings,
         tasks: &Tasks,
     ) -> Result<Self, SpawnError> {
+        let plugin = settings.name.as_str();
         let mut child = Command::new(program)
             .args(args)
             .env(ENDPOINT_VARIABLE, format!("unix://{}", socket.display()))
@@ -132,6 +133,9 @@ impl Process {
             .id()
             .and_then(|id| i32::try_from(id).ok())
             .and_then(Pid::from_raw);
+        if let Some(bytes) = settings.memory_limit {
+            limit_memory(group, bytes);
+        }
         let mut output = Vec::new();
         if let Some(stdout) = child.stdout.take() {
             output.push(tasks.spawn_finite(format!("stdout of {plugin}"), forward(stdout, logger(plugin))));
@@ -197,79 +201,21 @@ fn describe(status: io::Result<ExitStatus>) -> String {
     )
 }
 
-/// Hands out lines, cut and cleaned, until the pipe ends.
-async fn forward(pipe: impl AsyncRead + Unpin, emit: impl Fn(&str)) {
-    let mut reader = BufReader::new(pipe);
-    let mut line = Vec::new();
-    loop {
-        let (used, is_whole) = match reader.fill_buf().await {
-            Ok([]) | Err(_) => break,
-            Ok(chunk) => {
-                let end = chunk.iter().position(|byte| *byte == b'\n');
-                let text = chunk.get(..end.unwrap_or(chunk.len())).unwrap_or_default();
-                let room = LINE_BYTES.saturating_sub(line.len());
-                line.extend_from_slice(text.get(..room).unwrap_or(text));
-                (text.len() + usize::from(end.is_some()), end.is_some())
-            }
-        };
-        reader.consume(used);
-        if is_whole {
-            emit(&printable(&line));
-            line.clear();
-        }
+/// Bounds what the child may allocate. Set from outside right after its start: what it starts itself inherits it, and
+/// memory that it has by then counts.
+fn limit_memory(group: Option<Pid>, bytes: u64) {
+    let limit = Rlimit {
+        current: Some(bytes),
+        maximum: Some(bytes),
+    };
+    if let Err(error) = prlimit(group, Resource::Data, limit) {
+        tracing::warn!("cannot limit the memory of a plugin to {bytes} bytes: {error}");
     }
-    if !line.is_empty() {
-        emit(&printable(&line));
-    }
-}
-
-/// A line without control characters; JSON stays JSON.
-fn printable(line: &[u8]) -> String {
-    String::from_utf8_lossy(line)
-        .chars()
-        .map(|c| if is_unprintable(c) { ' ' } else { c })
-        .collect()
-}
-
-fn logger(plugin: &str) -> impl Fn(&str) + use<> {
-    let plugin = plugin.to_owned();
-    move |line| tracing::info!(target: "plugin", plugin, "{line}")
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
-
-    use rstest::rstest;
-
     use super::*;
-
-    async fn lines(output: Vec<u8>) -> Vec<String> {
-        let lines = Mutex::new(Vec::new());
-        forward(output.as_slice(), |line| {
-            lines.lock().unwrap().push(line.to_owned());
-        })
-        .await;
-        lines.into_inner().unwrap()
-    }
-
-    #[rstest]
-    #[case::lines(b"one\ntwo\n", &["one", "two"])]
-    #[case::the_last_line_may_be_open(b"one\ntw", &["one", "tw"])]
-    #[case::no_utf8(b"a\xffb\n", &["a\u{fffd}b"])]
-    #[case::colours(b"\x1b[31mred\n", &[" [31mred"])]
-    #[case::nothing(b"", &[])]
-    #[tokio::test]
-    async fn output_becomes_lines(#[case] output: &[u8], #[case] expected: &[&str]) {
-        assert_eq!(lines(output.to_vec()).await, expected);
-    }
-
-    #[tokio::test]
-    async fn an_endless_line_is_cut_and_the_next_one_is_whole() {
-        let output = [vec![b'x'; 100_000], b"\nnext\n".to_vec()].concat();
-        let lines = lines(output).await;
-        assert_eq!((lines[0].len(), lines[1].as_str()), (LINE_BYTES, "next"));
-    }
 
     #[test]
     fn a_root_that_is_too_deep_is_not_used() {

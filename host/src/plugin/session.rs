@@ -4,19 +4,22 @@ mod board;
 mod lead;
 mod poll;
 mod state;
+mod term_names;
 
 use std::sync::Arc;
 
-use bulkhead_core::cloud::Failure;
+use bulkhead_core::clock::Timestamp;
+use bulkhead_core::cloud::{Description, Failure};
 use bulkhead_proto::{REVISION, v1};
 use tokio::sync::watch;
 
 pub(crate) use self::board::Board;
 pub use self::state::{Led, SessionState, SessionView};
+pub(crate) use self::term_names::{TermNames, name as name_of_term};
 
 use super::Settings;
 use super::call::{Class, Verb, Wire, rpc};
-use super::convert::description::{Incompatible, description};
+use super::convert::description::{Incompatible, Limits, description};
 use super::link::Link;
 use crate::leader::Standing;
 
@@ -58,13 +61,13 @@ pub(crate) async fn serve(
     wire: Wire,
     standing: watch::Receiver<Standing>,
 ) -> End {
-    let (description, limits) = match describe(settings, &wire).await {
+    let described = match describe(settings, &wire).await {
         Ok(described) => described,
         Err(end) => return end,
     };
     let gatekeeper = Arc::clone(board.gatekeeper());
-    let link = Arc::new(Link::new(settings, wire.clone(), limits, Arc::clone(&gatekeeper)));
-    board.began(description, link);
+    let link = Arc::new(Link::new(settings, wire.clone(), described.limits, gatekeeper));
+    board.began(described, link);
     let gone = wire.connection.gone.clone();
     let mut told = lead::Told::new(settings, board, &wire);
     let end = tokio::select! {
@@ -72,7 +75,6 @@ pub(crate) async fn serve(
         () = gone.cancelled() => End::Stream,
         // Who leads is the first thing that a session is told.
         never = told.follow(standing) => match never {},
-        never = gatekeeper.keep() => match never {},
         end = poll::poll(settings, board, &wire) => end,
     };
     if matches!(end, End::Drained) {
@@ -83,17 +85,16 @@ pub(crate) async fn serve(
     end
 }
 
+/// What a process says of itself.
+pub(crate) struct Described {
+    description: Description,
+    limits: Limits,
+    /// When it started, where it says so.
+    started: Option<Timestamp>,
+}
+
 /// Asks the plugin who it is.
-async fn describe(
-    settings: &Settings,
-    wire: &Wire,
-) -> Result<
-    (
-        bulkhead_core::cloud::Description,
-        super::convert::description::Limits,
-    ),
-    End,
-> {
+async fn describe(settings: &Settings, wire: &Wire) -> Result<Described, End> {
     let request = v1::DescribeRequest {
         cluster: Some(v1::Cluster {
             uid: settings.cluster.uid.clone(),
@@ -110,5 +111,14 @@ async fn describe(
         .within(DESCRIBE, deadline, call)
         .await
         .map_err(|error| End::NoDescription(error.failure))?;
-    Ok(description(answer, settings.provider.as_deref())?)
+    let started = answer.started_at.map(|at| {
+        let micros = at.seconds.saturating_mul(1_000_000);
+        Timestamp(micros.saturating_add(i64::from(at.nanos) / 1000))
+    });
+    let (description, limits) = description(answer, settings.provider.as_deref())?;
+    Ok(Described {
+        description,
+        limits,
+        started,
+    })
 }

@@ -2,10 +2,13 @@
 
 mod calls;
 mod children;
+mod directory;
 pub(in crate::plugin) mod fixtures;
 mod gates;
+mod networks;
 mod scripted;
 mod sessions;
+mod upgrades;
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -96,6 +99,15 @@ struct Host {
 
 impl Host {
     fn start(endpoint: Endpoint, standing: Standing, adapt: impl FnOnce(&mut Settings)) -> Self {
+        Self::start_at(endpoint, None, standing, adapt)
+    }
+
+    fn start_at(
+        endpoint: Endpoint,
+        sockets: Option<super::directory::Sockets>,
+        standing: Standing,
+        adapt: impl FnOnce(&mut Settings),
+    ) -> Self {
         let mut settings = Settings {
             name: "test".to_owned(),
             endpoint,
@@ -107,6 +119,8 @@ impl Host {
             },
             host_name: "host".to_owned(),
             run_root: std::env::temp_dir(),
+            memory_limit: None,
+            tls: None,
             timing: QUICK,
             budget: Budget::default(),
         };
@@ -114,7 +128,7 @@ impl Host {
         let (sender, receiver) = watch::channel(standing);
         let (counts, tasks) = (Arc::new(Counts::default()), Tasks::new());
         let observer: Arc<dyn Observer> = Arc::<Counts>::clone(&counts);
-        let plugin = start(settings, receiver, observer, &tasks);
+        let plugin = start_with(settings, receiver, observer, &tasks, sockets);
         Self {
             standing: sender,
             plugin,

@@ -337,6 +337,8 @@ fn settings(house: &House, config: &PluginConfig) -> plugin::Settings {
         cluster: house.cluster.clone(),
         host_name: house.leadership.identity().to_owned(),
         run_root: plugin::run_root(run_dir.as_deref()),
+        memory_limit: config.memory_limit,
+        tls: config.tls.clone(),
         timing: timing(&config.deadlines),
         budget: plugin::Budget {
             calls_in_flight: config.budget.calls_in_flight,

@@ -71,7 +71,7 @@ pub async fn serve_until<P: CloudProvider>(
     let description = provider.describe();
     let answer = description.finish(options.calls_in_flight)?;
     let socket = Socket::bind(&options).await?;
-    let sessions = socket.sessions();
+    let (sessions, replaced) = (socket.sessions(), socket.replaced());
     tracing::info!(endpoint = %options.path().display(), provider = answer.provider_name, "serving");
 
     let runner = Arc::new(Runner::new(Arc::new(provider), description, &options));
@@ -85,7 +85,7 @@ pub async fn serve_until<P: CloudProvider>(
         Arc::clone(runner.leadership()),
         closing.clone(),
     ));
-    let incoming = stream::unfold(socket, |socket| async move {
+    let incoming = stream::unfold(socket, |mut socket| async move {
         Some((io::Result::Ok(socket.accept().await), socket))
     });
     let mut server = Box::pin(
@@ -100,7 +100,8 @@ pub async fn serve_until<P: CloudProvider>(
 
     tokio::select! {
         result = &mut server => return Ok(result?),
-        () = drained(stop, sessions, &options, &runner) => closing.cancel(),
+        () = drained(stop, sessions.clone(), &options, &runner) => closing.cancel(),
+        () = abandoned(replaced, sessions, &runner) => closing.cancel(),
     }
     // A client that never reads, or work that never ends, must not hold the process.
     if tokio::time::timeout(HARD_CAP, &mut server).await.is_err() {
@@ -116,6 +117,23 @@ pub async fn serve_until<P: CloudProvider>(
         following.abort();
     }
     Ok(())
+}
+
+/// Resolves when another process has taken the socket's path, and nobody needs this one any more. Until then it works
+/// on: the host may come back to it if the other process fails.
+async fn abandoned<P: CloudProvider>(
+    mut replaced: watch::Receiver<bool>,
+    mut sessions: watch::Receiver<usize>,
+    runner: &Runner<P>,
+) {
+    // An error means that the listener is gone; then the server ends by itself.
+    if replaced.wait_for(|is_replaced| *is_replaced).await.is_err() {
+        std::future::pending::<()>().await;
+    }
+    drop(sessions.wait_for(|open| *open == 0).await);
+    tracing::info!("another process has taken over, and the last session is closed: ending");
+    runner.draining().cancel();
+    runner.idle().await;
 }
 
 /// Resolves when the process was asked to end and may: nobody is connected and nothing runs, or time is up.

@@ -108,40 +108,58 @@ pub enum SocketError {
     },
 }
 
+/// How often the socket's file is looked at.
+const WATCH: Duration = Duration::from_secs(1);
+
 /// A bound socket. Its file is removed at the end, unless another process has taken the path meanwhile.
 #[derive(Debug)]
 pub(crate) struct Socket {
     listener: UnixListener,
-    path: PathBuf,
+    options: ServeOptions,
     file: (u64, u64),
-    allowed_uids: Vec<u32>,
     sessions: Arc<watch::Sender<usize>>,
+    replaced: Arc<watch::Sender<bool>>,
 }
 
 impl Socket {
     /// Makes the folder, removes a socket that a crash left behind, listens.
     pub(crate) async fn bind(options: &ServeOptions) -> Result<Self, SocketError> {
-        let path = options.path.clone();
-        let folder = path.parent().unwrap_or_else(|| Path::new("/"));
-        make_folder(folder)?;
-        // Two processes that start at once must not both remove the stale file, and then one the other's socket.
-        let lock = lock(folder).await?;
-        remove_stale(&path).await?;
-        let bind_error = |source| SocketError::Bind {
-            path: path.clone(),
-            source,
-        };
-        let listener = UnixListener::bind(&path).map_err(bind_error)?;
-        std::fs::set_permissions(&path, Permissions::from_mode(SOCKET_MODE)).map_err(bind_error)?;
-        let metadata = std::fs::symlink_metadata(&path).map_err(bind_error)?;
-        drop(lock);
+        let (listener, file) = listen(&options.path).await?;
         Ok(Self {
             listener,
-            file: (metadata.dev(), metadata.ino()),
-            path,
-            allowed_uids: options.allowed_uids.clone(),
+            file,
+            options: options.clone(),
             sessions: Arc::new(watch::Sender::new(0)),
+            replaced: Arc::new(watch::Sender::new(false)),
         })
+    }
+
+    /// Whether another process has taken the path: nobody new finds this one.
+    pub(crate) fn replaced(&self) -> watch::Receiver<bool> {
+        self.replaced.subscribe()
+    }
+
+    /// Looks whether the path still leads here. A file that somebody deleted is made anew; one that another process made
+    /// is left alone.
+    async fn look(&mut self) {
+        let path = &self.options.path;
+        match std::fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => match listen(path).await {
+                Ok((listener, file)) => {
+                    tracing::warn!(path = %path.display(), "somebody deleted the socket: made it anew");
+                    (self.listener, self.file) = (listener, file);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "somebody deleted the socket, and it cannot be made anew");
+                }
+            },
+            Ok(metadata) if (metadata.dev(), metadata.ino()) != self.file => {
+                if !self.replaced.send_replace(true) {
+                    tracing::info!(path = %path.display(), "another process has taken the socket's path");
+                }
+            }
+            Ok(_) | Err(_) => {}
+        }
     }
 
     /// How many sessions are open.
@@ -150,9 +168,18 @@ impl Socket {
     }
 
     /// The next connection of a client that may connect.
-    pub(crate) async fn accept(&self) -> SessionStream {
+    pub(crate) async fn accept(&mut self) -> SessionStream {
+        let mut watch = tokio::time::interval(WATCH);
+        watch.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            let stream = match self.listener.accept().await {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                _ = watch.tick() => {
+                    self.look().await;
+                    continue;
+                }
+            };
+            let stream = match accepted {
                 Ok((stream, _)) => stream,
                 Err(error) => {
                     // Most likely no file descriptor is free; asking again at once would only burn the processor.
@@ -162,7 +189,7 @@ impl Socket {
                 }
             };
             match stream.peer_cred().map(|peer| peer.uid()) {
-                Ok(uid) if self.allowed_uids.contains(&uid) => {
+                Ok(uid) if self.options.allowed_uids.contains(&uid) => {
                     return SessionStream::new(stream, Arc::new(Session::default()), &self.sessions);
                 }
                 Ok(uid) => tracing::warn!(uid, "refused a client whose uid may not connect"),
@@ -174,12 +201,31 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let ours = std::fs::symlink_metadata(&self.path)
+        let path = &self.options.path;
+        let ours = std::fs::symlink_metadata(path)
             .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.file);
-        if ours && let Err(error) = std::fs::remove_file(&self.path) {
-            tracing::warn!(path = %self.path.display(), %error, "cannot remove the socket");
+        if ours && let Err(error) = std::fs::remove_file(path) {
+            tracing::warn!(path = %path.display(), %error, "cannot remove the socket");
         }
     }
+}
+
+/// Takes `path` and listens on it; which file that is.
+async fn listen(path: &Path) -> Result<(UnixListener, (u64, u64)), SocketError> {
+    let folder = path.parent().unwrap_or_else(|| Path::new("/"));
+    make_folder(folder)?;
+    // Two processes that start at once must not both remove the stale file, and then one the other's socket.
+    let lock = lock(folder).await?;
+    remove_stale(path).await?;
+    let bind_error = |source| SocketError::Bind {
+        path: path.to_owned(),
+        source,
+    };
+    let listener = UnixListener::bind(path).map_err(bind_error)?;
+    std::fs::set_permissions(path, Permissions::from_mode(SOCKET_MODE)).map_err(bind_error)?;
+    let metadata = std::fs::symlink_metadata(path).map_err(bind_error)?;
+    drop(lock);
+    Ok((listener, (metadata.dev(), metadata.ino())))
 }
 
 fn make_folder(folder: &Path) -> Result<(), SocketError> {
@@ -271,7 +317,7 @@ mod tests {
         let endpoint = format!("unix://{}/plugin.sock", folder.path().display());
         let mut options = ServeOptions::new(&endpoint).expect("legal");
         options.allowed_uids = vec![rustix::process::geteuid().as_raw().wrapping_add(1)];
-        let socket = Socket::bind(&options).await.expect("bound");
+        let mut socket = Socket::bind(&options).await.expect("bound");
         let mut client = UnixStream::connect(options.path())
             .await
             .expect("the kernel connects");

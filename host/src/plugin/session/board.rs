@@ -1,53 +1,95 @@
-//! Where a plugin's owner writes what it knows, and everybody reads the state.
+//! Where a session writes what it knows of its process, and the owner reads it.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use bulkhead_core::clock::Instant;
+use bulkhead_core::clock::{Instant, Timestamp};
 use bulkhead_core::cloud::Description;
-use tokio::sync::watch;
+use bulkhead_core::gate::Report;
+use tokio::sync::{Notify, watch};
 
-use super::state::{Facts, Led, SessionState, SessionView};
+use super::Described;
+use super::state::{Facts, SessionState, SessionView};
 use crate::clock;
 use crate::plugin::gatekeeper::Gatekeeper;
 use crate::plugin::link::Link;
+use crate::plugin::place::Stamp;
 use crate::plugin::{Observer, Settings};
 
-/// The state of one plugin. A line is logged for every change of it, and for nothing else.
+/// The state of one session.
 pub(crate) struct Board {
     settings: Arc<Settings>,
     observer: Arc<dyn Observer>,
     facts: Mutex<Facts>,
     gatekeeper: Arc<Gatekeeper>,
+    /// Calls go to this process.
+    is_front: AtomicBool,
     view: watch::Sender<SessionView>,
     link: watch::Sender<Option<Arc<Link>>>,
+    process: OnceLock<(String, Option<Timestamp>)>,
+    stamp: Mutex<Option<Stamp>>,
+    /// Told of every change.
+    changed: Arc<Notify>,
 }
 
 impl Board {
-    pub(crate) fn new(settings: Arc<Settings>, observer: Arc<dyn Observer>) -> Self {
-        let view = SessionView {
-            state: SessionState::Discovered,
-            since: clock::now(),
-            reason: String::new(),
-            description: None,
-            session: 0,
-            led: Led::default(),
-        };
+    pub(crate) fn new(
+        settings: Arc<Settings>,
+        observer: Arc<dyn Observer>,
+        changed: Arc<Notify>,
+        gatekeeper: Arc<Gatekeeper>,
+        stamp: Option<Stamp>,
+    ) -> Self {
         Self {
-            gatekeeper: Arc::new(Gatekeeper::new(&settings, Arc::clone(&observer))),
+            gatekeeper,
+            is_front: AtomicBool::new(false),
             settings,
             observer,
             facts: Mutex::default(),
-            view: watch::Sender::new(view),
+            view: watch::Sender::new(SessionView::new()),
             link: watch::Sender::new(None),
+            process: OnceLock::new(),
+            stamp: Mutex::new(stamp),
+            changed,
         }
     }
 
-    pub(crate) fn subscribe(&self) -> watch::Receiver<SessionView> {
-        self.view.subscribe()
+    /// What is known now.
+    pub(crate) fn view(&self) -> SessionView {
+        self.view.borrow().clone()
     }
 
-    pub(crate) fn link(&self) -> watch::Receiver<Option<Arc<Link>>> {
-        self.link.subscribe()
+    /// The way to the process; `None`: nothing may be sent any more.
+    pub(crate) fn link(&self) -> Option<Arc<Link>> {
+        self.link.borrow().clone()
+    }
+
+    /// When the process says that it started.
+    pub(crate) fn started(&self) -> Option<Timestamp> {
+        self.process.get().and_then(|(_, started)| *started)
+    }
+
+    /// What tells the process from all others; empty if it never said.
+    pub(crate) fn instance(&self) -> String {
+        self.process
+            .get()
+            .map(|(instance, _)| instance.clone())
+            .unwrap_or_default()
+    }
+
+    /// Which file the process is reached by.
+    pub(crate) fn stamp(&self) -> Option<Stamp> {
+        *self.stamp.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The process is reached by this file.
+    pub(crate) fn reached_by(&self, stamp: Option<Stamp>) {
+        *self.stamp.lock().unwrap_or_else(PoisonError::into_inner) = stamp;
+    }
+
+    /// What another session with the same process granted is still in force.
+    pub(crate) fn inherit(&self, until: Instant) {
+        self.view.send_modify(|view| view.led.inherited(until));
     }
 
     /// The gates, which outlive sessions.
@@ -55,15 +97,25 @@ impl Board {
         &self.gatekeeper
     }
 
+    /// Whether calls go to this process.
+    pub(crate) fn set_front(&self, is_front: bool) {
+        self.is_front.store(is_front, Ordering::Relaxed);
+    }
+
+    /// The process said how it is; whether the plugin is unsound. What a process says that does not work shuts no gate.
+    pub(crate) fn reported(&self, report: Report) -> bool {
+        self.is_front.load(Ordering::Relaxed) && self.gatekeeper.reported(report)
+    }
+
     /// A session began.
-    pub(crate) fn began(&self, description: Description, link: Arc<Link>) {
+    pub(crate) fn began(&self, described: Described, link: Arc<Link>) {
         self.observer.session(&self.settings.name);
-        self.gatekeeper.session_began(&description.capabilities);
-        *self.facts() = Facts::default();
+        self.process
+            .get_or_init(|| (described.description.instance_id.clone(), described.started));
         self.link.send_replace(Some(link));
         self.view.send_modify(|view| {
             view.session += 1;
-            view.description = Some(Arc::new(description));
+            view.description = Some(Arc::new(described.description));
         });
         let (state, reason) = Facts::default().state();
         self.publish(state, reason);
@@ -72,41 +124,20 @@ impl Board {
     /// Lets no new call begin, and waits for those in flight.
     pub(crate) async fn end_calls(&self) {
         let link = self.link.send_replace(None);
+        self.changed.notify_one();
         if let Some(link) = link {
             link.close().await;
         }
     }
 
-    /// The session ended; [`away`](Self::away) says why.
+    /// The session ended.
     pub(crate) fn ended(&self) {
         self.link.send_replace(None);
         self.view.send_modify(|view| {
             view.led.session_ended();
             view.description = None;
         });
-    }
-
-    /// The one process that this host started is dead, and so is all that it started.
-    pub(crate) fn nobody_lives(&self) {
-        self.view.send_modify(|view| view.led = Led::default());
-    }
-
-    /// There is no session.
-    pub(crate) fn away(&self, reason: String) {
-        let was_met = self.view.borrow().session > 0;
-        self.publish(
-            if was_met {
-                SessionState::Gone
-            } else {
-                SessionState::Discovered
-            },
-            reason,
-        );
-    }
-
-    /// The plugin answers and cannot be used.
-    pub(crate) fn incompatible(&self, reason: String) {
-        self.publish(SessionState::Incompatible, reason);
+        self.changed.notify_one();
     }
 
     /// Something about the live session changed.
@@ -123,53 +154,28 @@ impl Board {
     pub(crate) fn redescribed(&self, description: Description) {
         self.view
             .send_modify(|view| view.description = Some(Arc::new(description)));
+        self.changed.notify_one();
     }
 
     /// From here on a `Lead` that ends at `until` at the latest may be in force in the session.
     pub(crate) fn led(&self, until: Instant) {
         self.view.send_modify(|view| view.led.told(until));
+        self.changed.notify_one();
     }
 
     /// The session has answered that it stands down.
     pub(crate) fn stood_down(&self) {
         self.view.send_modify(|view| view.led.stood_down());
+        self.changed.notify_one();
     }
 
     fn publish(&self, state: SessionState, reason: String) {
         let now = clock::now();
-        let changed = self.view.send_if_modified(|view| {
-            if view.state == state && view.reason == reason {
-                return false;
-            }
-            if view.state != state {
-                view.since = now;
-            }
-            view.state = state;
-            view.reason = reason;
-            true
-        });
+        let changed = self
+            .view
+            .send_if_modified(|view| view.becomes(state, reason, now));
         if changed {
-            self.log(&self.view.borrow().clone());
-        }
-    }
-
-    fn log(&self, view: &SessionView) {
-        let (endpoint, reason) = (&self.settings.endpoint, &view.reason);
-        let because = if reason.is_empty() {
-            String::new()
-        } else {
-            format!(": {reason}")
-        };
-        match view.state {
-            SessionState::Discovered | SessionState::Gone => {
-                tracing::warn!("plugin at {endpoint} is away{because}; waiting");
-            }
-            SessionState::Incompatible => tracing::error!("plugin at {endpoint} cannot be used{because}"),
-            SessionState::Degraded => tracing::warn!("plugin at {endpoint} is degraded{because}"),
-            state @ (SessionState::Warming
-            | SessionState::Standby
-            | SessionState::Active
-            | SessionState::Draining) => tracing::info!("plugin at {endpoint} is {state}{because}"),
+            self.changed.notify_one();
         }
     }
 

@@ -96,7 +96,7 @@ async fn read_status(settings: &Settings, board: &Board, wire: &Wire, serving: b
     };
     follow_behaviour(settings, board, wire, &status.behaviour_digest).await?;
     let report = Report::read(status.conditions);
-    let is_unsound = board.gatekeeper().reported(gate::Report {
+    let is_unsound = board.reported(gate::Report {
         credentials: report.credentials,
         throttled_for: status.throttled_until.and_then(time_until),
     });
@@ -118,14 +118,14 @@ async fn read_status(settings: &Settings, board: &Board, wire: &Wire, serving: b
 
 /// A plugin that translates otherwise than it described itself is described anew.
 async fn follow_behaviour(settings: &Settings, board: &Board, wire: &Wire, digest: &str) -> Result<(), End> {
-    let Some(known) = board.subscribe().borrow().description.clone() else {
+    let Some(known) = board.view().description else {
         return Ok(());
     };
     if digest.is_empty() || digest == known.behaviour_digest {
         return Ok(());
     }
-    let (new, _) = match describe(settings, wire).await {
-        Ok(described) => described,
+    let new = match describe(settings, wire).await {
+        Ok(described) => described.description,
         // Health checks tell soon enough whether it answers at all.
         Err(End::NoDescription(_)) => return Ok(()),
         Err(end) => return Err(end),

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use bulkhead_core::clock::Instant;
 use bulkhead_core::cloud::Description;
 
+use crate::clock;
+
 /// The states of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SessionState {
@@ -71,6 +73,47 @@ pub struct SessionView {
     pub led: Led,
 }
 
+impl SessionView {
+    /// No session yet.
+    pub(crate) fn new() -> Self {
+        Self {
+            state: SessionState::Discovered,
+            since: clock::now(),
+            reason: String::new(),
+            description: None,
+            session: 0,
+            led: Led::default(),
+        }
+    }
+
+    /// The present sessions may write until then; whether that is news.
+    pub(crate) fn set_led(&mut self, until: Option<Instant>) -> bool {
+        let is_new = self.led.session != until;
+        self.led.session = until;
+        is_new
+    }
+
+    /// A session that ended may write until then; whether that is news.
+    pub(crate) fn remember(&mut self, until: Option<Instant>) -> bool {
+        let is_new = until > self.led.before;
+        self.led.before = self.led.before.max(until);
+        is_new
+    }
+
+    /// The state is this from now on; whether that is news.
+    pub(crate) fn becomes(&mut self, state: SessionState, reason: String, now: Instant) -> bool {
+        if self.state == state && self.reason == reason {
+            return false;
+        }
+        if self.state != state {
+            self.since = now;
+        }
+        self.state = state;
+        self.reason = reason;
+        true
+    }
+}
+
 /// Until when, at the latest, plugin processes may start writes because of what this host told them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Led {
@@ -86,6 +129,11 @@ impl Led {
         self.session.max(self.before)
     }
 
+    /// Another session with this process told it a `Lead` that ends at `until` at the latest.
+    pub(super) fn inherited(&mut self, until: Instant) {
+        self.before = self.before.max(Some(until));
+    }
+
     /// The session is told a `Lead` that ends at `until` at the latest.
     pub(super) fn told(&mut self, until: Instant) {
         self.session = self.session.max(Some(until));
@@ -97,7 +145,7 @@ impl Led {
     }
 
     /// The session ended, and nobody knows what its process does.
-    pub(super) fn session_ended(&mut self) {
+    pub(crate) fn session_ended(&mut self) {
         self.before = self.until();
         self.session = None;
     }

@@ -78,7 +78,7 @@ async fn ensure_with(
         .await
 }
 
-async fn ensure(host: &Host, members: usize) -> Result<Ensured, Failure> {
+pub(super) async fn ensure(host: &Host, members: usize) -> Result<Ensured, Failure> {
     ensure_with(&host.plugin, &set(members), &CancellationToken::new()).await
 }
 

@@ -155,6 +155,24 @@ async fn a_child_that_never_listens_is_started_anew() {
     host.tasks.stop(SOON).await.unwrap();
 }
 
+#[tokio::test]
+async fn a_child_that_takes_more_memory_than_it_may_is_refused_it_and_nobody_else_is() {
+    let endpoint = shell(
+        "until [ $(ulimit -d) = 65536 ]; do :; done; head -c 1000000000 /dev/zero | tail -c 900000000 > /dev/null",
+    );
+    let root = TempDir::new().unwrap();
+    let host = Host::start(endpoint, Standing::Standby, |settings| {
+        root.path().clone_into(&mut settings.run_root);
+        settings.memory_limit = Some(64 << 20);
+    });
+    let view = host.sees(|view| view.reason.contains("exit status")).await;
+    assert_eq!(
+        view.reason, "its process ended (exit status: 1)",
+        "tail had no memory"
+    );
+    host.tasks.stop(SOON).await.unwrap();
+}
+
 /// Waits for what no channel tells.
 async fn eventually<T>(probe: impl Fn() -> Option<T>) -> T {
     let wait = async {

@@ -3,13 +3,15 @@
 use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::path::Path;
+use std::time::Duration;
 
 use bulkhead_plugin::socket::SocketError;
 use bulkhead_plugin::{ServeError, serve_until};
+use tokio::net::UnixStream;
 use tonic_health::pb::health_check_response::ServingStatus;
 
 use crate::cloud::CountingProvider;
-use crate::fixture::{Plugin, options};
+use crate::fixture::{Plugin, eventually, options};
 
 /// Serves until at once: what is left is whether the socket could be taken.
 async fn take(path: &Path) -> Result<(), ServeError> {
@@ -51,6 +53,36 @@ async fn a_socket_on_which_somebody_answers_is_left_alone() {
         "{error}"
     );
     assert_eq!(plugin.connect().await.serving("").await, ServingStatus::Serving);
+}
+
+#[tokio::test]
+async fn a_socket_that_somebody_deletes_is_made_anew() {
+    let plugin = Plugin::start().await;
+    let before = plugin.led().await;
+    std::fs::remove_file(&plugin.path).unwrap();
+    eventually("it listens again", async || {
+        UnixStream::connect(&plugin.path).await.is_ok()
+    })
+    .await;
+    assert_eq!(mode(&plugin.path), 0o660);
+    assert!(before.is_ready().await, "sessions go on");
+}
+
+#[tokio::test]
+async fn a_process_whose_path_another_one_took_works_on_and_ends_with_its_last_session() {
+    let plugin = Plugin::start().await;
+    let host = plugin.led().await;
+    let other = plugin.folder.path().join("other.sock");
+    let _other = std::os::unix::net::UnixListener::bind(&other).unwrap();
+    std::fs::rename(&other, &plugin.path).unwrap();
+    let mut looks = tokio::time::interval(Duration::from_millis(100));
+    // Longer than it takes to notice.
+    for _ in 0..20 {
+        looks.tick().await;
+        assert!(host.is_ready().await, "it works on");
+    }
+    drop(host);
+    plugin.ended().await.expect("ends well");
 }
 
 #[tokio::test]

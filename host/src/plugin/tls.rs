@@ -1,0 +1,125 @@
+//! `https://` endpoints: TLS 1.3 in which both sides prove who they are.
+//!
+//! The files are read for each connection, so that what was rotated is used by the next session and nobody has to watch
+//! for it. A session that lives keeps what it was begun with.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls::pki_types::pem::{self, PemObject as _};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, RootCertStore};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use crate::config::TlsConfig;
+
+/// Why there is no TLS connection.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A file cannot be read, or has nothing of its kind in it.
+    #[error("cannot read the {what} in {}", path.display())]
+    File {
+        /// What should be in it.
+        what: &'static str,
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: pem::Error,
+    },
+    /// There is no certificate in a file.
+    #[error("there is no certificate in {}", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Certificate and key are of no use.
+    #[error("cannot use {} with {}", cert.display(), key.display())]
+    Pair {
+        /// The certificate's file.
+        cert: PathBuf,
+        /// The key's file.
+        key: PathBuf,
+        /// Why not.
+        source: rustls::Error,
+    },
+    /// The name is none that a certificate could have.
+    #[error("{name:?} is no name that a certificate could have; set another server name")]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// The two do not trust each other.
+    #[error("no TLS connection")]
+    Handshake(#[source] std::io::Error),
+}
+
+/// Proves this host to the plugin at the other end of `stream`, and lets it prove that it is `host`.
+pub(super) async fn connect(
+    stream: TcpStream,
+    host: &str,
+    config: &TlsConfig,
+) -> Result<TlsStream<TcpStream>, TlsError> {
+    let name = config.server_name.as_deref().unwrap_or(host);
+    let server = ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Name {
+        name: name.to_owned(),
+    })?;
+    let client = client(config).await?;
+    TlsConnector::from(Arc::new(client))
+        .connect(server, stream)
+        .await
+        .map_err(TlsError::Handshake)
+}
+
+async fn client(files: &TlsConfig) -> Result<ClientConfig, TlsError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in certificates("certificate authority", &files.ca_file).await? {
+        roots.add(certificate).map_err(|source| TlsError::Pair {
+            cert: files.ca_file.clone(),
+            key: files.key_file.clone(),
+            source,
+        })?;
+    }
+    let key = PrivateKeyDer::from_pem_slice(&read("key", &files.key_file).await?)
+        .map_err(|source| unreadable("key", &files.key_file, source))?;
+    let pair = |source| TlsError::Pair {
+        cert: files.cert_file.clone(),
+        key: files.key_file.clone(),
+        source,
+    };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut client = ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .map_err(pair)?
+        .with_root_certificates(roots)
+        .with_client_auth_cert(certificates("certificate", &files.cert_file).await?, key)
+        .map_err(pair)?;
+    client.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(client)
+}
+
+async fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let text = read(what, path).await?;
+    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
+    match certificates.map_err(|source| unreadable(what, path, source))? {
+        none if none.is_empty() => Err(TlsError::Empty {
+            path: path.to_owned(),
+        }),
+        some => Ok(some),
+    }
+}
+
+async fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
+    tokio::fs::read(path)
+        .await
+        .map_err(|source| unreadable(what, path, pem::Error::Io(source)))
+}
+
+fn unreadable(what: &'static str, path: &Path, source: pem::Error) -> TlsError {
+    TlsError::File {
+        what,
+        path: path.to_owned(),
+        source,
+    }
+}
