@@ -37,6 +37,12 @@ pub struct Appeared {
 pub struct Sockets(pub(crate) Places);
 
 impl Sockets {
+    /// Of a plugin that is nowhere.
+    #[cfg(test)]
+    pub(crate) fn none() -> Self {
+        Self(watch::Sender::new(BTreeSet::new()).subscribe())
+    }
+
     /// Resolves when the plugin's folder, or its last socket, is gone.
     pub async fn vanished(&self) {
         let mut places = self.0.clone();

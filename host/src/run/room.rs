@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::show;
+use super::wanted::Wanted;
 use crate::announcer::announce;
 use crate::config::{ControllerConfig, DeadlineConfig, PluginConfig};
 use crate::controllers::Effects;
@@ -85,6 +86,8 @@ impl House {
 #[derive(Debug)]
 pub(super) struct Room {
     config: PluginConfig,
+    /// Of a plugin of the plugins directory: which of its appearances this is.
+    appearance: Option<u64>,
     handle: PluginHandle,
     territory: watch::Sender<Option<Arc<Territory>>>,
     /// Cancelled when the plugin is to have no part in this host's leadership any more.
@@ -98,18 +101,21 @@ pub(super) struct Room {
 
 impl Room {
     /// Starts everything for the plugin `config`. Its controllers begin once they are told what is its own.
-    pub(super) fn open(house: &Arc<House>, config: PluginConfig) -> Self {
+    pub(super) fn open(house: &Arc<House>, wanted: Wanted) -> Self {
+        let appearance = appearance(&wanted);
+        let Wanted { config, found } = wanted;
         let base = house.base.below();
         let retired = CancellationToken::new();
         let standing = standing(house.leadership.subscribe(), retired.clone(), &config.name, &base);
-        let handle = plugin::start(
-            settings(house, &config),
-            standing.clone(),
-            Arc::new(house.metrics.plugins.clone()),
-            &base,
-        );
+        let observer = Arc::new(house.metrics.plugins.clone());
+        let settings = settings(house, &config);
+        let handle = match found {
+            None => plugin::start(settings, standing.clone(), observer, &base),
+            Some(found) => plugin::start_found(settings, found.sockets, standing.clone(), observer, &base),
+        };
         let room = Self {
             config,
+            appearance,
             handle,
             territory: watch::Sender::new(None),
             retired,
@@ -151,9 +157,9 @@ impl Room {
     }
 
     /// Takes over what `wanted` claims, if nothing else is different.
-    pub(super) fn becomes(&mut self, wanted: &PluginConfig) -> bool {
-        let claims = std::mem::replace(&mut self.config.claims, wanted.claims.clone());
-        let is_same = self.config == *wanted;
+    pub(super) fn becomes(&mut self, wanted: &Wanted) -> bool {
+        let claims = std::mem::replace(&mut self.config.claims, wanted.config.claims.clone());
+        let is_same = self.config == wanted.config && self.appearance == appearance(wanted);
         if !is_same {
             self.config.claims = claims;
         }
@@ -291,6 +297,10 @@ impl Room {
             queue,
         }
     }
+}
+
+fn appearance(wanted: &Wanted) -> Option<u64> {
+    wanted.found.as_ref().map(|found| found.appearance)
 }
 
 /// Who leads, as the plugin is to see it: once `retired`, this host only waits for what runs.

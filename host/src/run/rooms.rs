@@ -12,7 +12,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::room::{House, Room};
-use crate::config::{Config, PluginConfig};
+use super::wanted::{Directory, Wanted};
+use crate::config::Config;
 use crate::plugin::PluginHandle;
 
 /// The plugins that this host has now.
@@ -36,6 +37,7 @@ pub(super) struct Rooms {
     /// Plugins whose last calls end, by name; a name is used again only after that.
     closing: BTreeMap<String, PluginHandle>,
     closed: FuturesUnordered<JoinHandle<String>>,
+    directory: Directory,
     incumbents: Incumbents,
     complaints: BTreeSet<Complaint>,
     handles: watch::Sender<Vec<PluginHandle>>,
@@ -50,6 +52,7 @@ impl Rooms {
             open: Vec::new(),
             closing: BTreeMap::new(),
             closed: FuturesUnordered::new(),
+            directory: Directory::new(),
             incumbents: Incumbents::default(),
             complaints: BTreeSet::new(),
             handles,
@@ -63,11 +66,14 @@ impl Rooms {
         loop {
             let wanted = Arc::clone(&config.borrow_and_update());
             self.house.refresh_nodes(wanted.controllers.node_refresh);
-            self.furnish(&wanted.plugins);
+            self.directory
+                .look_in(wanted.plugins_directory.as_deref(), &self.house.base);
+            self.furnish(&self.directory.with(&wanted.plugins));
             let described = self.divide();
             tokio::select! {
                 () = stop.cancelled() => return,
                 Ok(()) = config.changed() => {}
+                () = self.directory.changed() => {}
                 () = is_described_otherwise(&self.open, &described) => {}
                 Some(name) = self.closed.next() => {
                     drop(self.closing.remove(&name.unwrap_or_default()));
@@ -77,7 +83,7 @@ impl Rooms {
     }
 
     /// Opens and closes rooms until they are as `plugins` says.
-    fn furnish(&mut self, plugins: &[PluginConfig]) {
+    fn furnish(&mut self, plugins: &[Wanted]) {
         let unwanted = self
             .open
             .extract_if(.., |room| !plugins.iter().any(|plugin| room.becomes(plugin)));
@@ -92,12 +98,13 @@ impl Rooms {
                 .push(self.house.base.spawn_finite("closing a plugin's room", closed));
         }
         for plugin in plugins {
-            let is_open = self.open.iter().any(|room| room.config().name == plugin.name);
-            if !is_open && !self.closing.contains_key(&plugin.name) {
+            let name = &plugin.config.name;
+            let is_open = self.open.iter().any(|room| room.config().name == *name);
+            if !is_open && !self.closing.contains_key(name) {
                 self.open.push(Room::open(&self.house, plugin.clone()));
             }
         }
-        let place = |room: &Room| plugins.iter().position(|plugin| plugin == room.config());
+        let place = |room: &Room| plugins.iter().position(|it| it.config.name == room.config().name);
         self.open.sort_by_key(place);
         // Those that close may write for a while yet.
         let open = self.open.iter().map(Room::plugin);
