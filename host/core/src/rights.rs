@@ -120,7 +120,7 @@ pub const RIGHTS: &[Right] = &[
         resource: "leases",
         name: Some(LEASE_NAME),
         namespace: Some(LEASE_NAMESPACE),
-        verbs: &[Verb::Get, Verb::List, Verb::Watch, Verb::Patch],
+        verbs: &[Verb::Get, Verb::Watch, Verb::Patch],
         why: "lead, or see who does",
         ..NOTHING
     },

@@ -279,3 +279,30 @@ async fn an_api_server_that_asks_to_wait_or_times_out_is_asked_again_at_its_pace
     })
     .await
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_server_that_cannot_stream_lists_is_listed_in_pages() -> Result<()> {
+    scenario("api_faults.paged_lists", async |workspace| {
+        let cluster = Cluster::start(workspace).await?;
+        let proxy = ApiProxy::start(cluster.server(), User::Host).await?;
+        let plugin = scripted(workspace, "scripted", &cloud()).await?;
+        let unknown = Fault::Answer {
+            code: 422,
+            retry_after: None,
+        };
+        proxy.fault(Method::GET, "sendInitialEvents=true", usize::MAX, unknown);
+        cluster.add_node("before").await?;
+        let options = HostOptions::new(proxy.kubeconfig()).plugin(plugin.endpoint());
+        let host = Host::start(workspace, &options)?;
+        host.wait_ready(SOON).await?;
+        assert!(proxy.met() >= 2, "nobody asked for nodes and Services");
+        cluster.add_node("after").await?;
+        cluster.add_service(&service_lb("web")).await?;
+        cluster.address("web").await?;
+        for name in ["before", "after"] {
+            cluster.initialised(name).await?;
+        }
+        Ok(())
+    })
+    .await
+}

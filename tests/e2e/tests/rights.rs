@@ -42,7 +42,7 @@ async fn sa_token_a_host_without_rights_names_each_at_its_start_and_works_once_t
                 "bulkhead:leader-election has",
             ),
             (
-                "get, list, watch, patch leases in namespace kube-system,",
+                "get, watch, patch leases in namespace kube-system,",
                 "bulkhead:leader-election has",
             ),
             (

@@ -89,8 +89,8 @@ impl ApiProxy {
         &self.kubeconfig
     }
 
-    /// The next `times` requests of this method whose path contains `path` meet this fault. An earlier rule that still
-    /// holds goes first.
+    /// The next `times` requests of this method whose path with its query contains `path` meet this fault. An earlier rule
+    /// that still holds goes first.
     pub fn fault(&self, method: Method, path: &str, times: usize, fault: Fault) {
         self.rules().push(Rule {
             method,
@@ -145,7 +145,7 @@ impl Forward {
     }
 
     async fn answer(&self, request: Request<Incoming>) -> Result<Response<Body>, Infallible> {
-        let fault = self.meet(request.method(), request.uri().path());
+        let fault = self.meet(request.method(), &request.uri().to_string());
         if let Some(Fault::Answer { code, retry_after }) = fault {
             return Ok(refusal(code, retry_after));
         }

@@ -53,7 +53,7 @@ async fn each_right_that_is_missing_is_one_line() {
     let config = config(&["--controllers=service"]);
     let (none, asked) = lines(&config, |_| false).await;
     assert_eq!(none, Vec::<String>::new());
-    assert_eq!(asked.len(), 1 + 2 + 2 + 5 + 6);
+    assert_eq!(asked.len(), 1 + 2 + 2 + 4 + 6);
     let (lines, _) = lines(&config, |asked| {
         asked.ends_with("patch") || ["/services/  list", "/services/  watch"].contains(&asked)
     })
