@@ -5,6 +5,7 @@
 //! owner task of a plugin ([`start`]) is the only writer of its state; controllers hold a [`PluginHandle`],
 //! which knows the state and calls the plugin while there is a session.
 
+mod activity;
 mod budget;
 mod call;
 mod client;
@@ -30,6 +31,7 @@ use bulkhead_core::gate::{Gate, Pauses, Why};
 use bulkhead_core::supervise::Intensity;
 use tokio::sync::watch;
 
+pub use self::activity::{Calls, LastError};
 pub use self::budget::{Budget, Rate};
 pub use self::client::{Ensure, PluginHandle, Right};
 pub use self::connect::ConnectError;

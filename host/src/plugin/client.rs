@@ -10,6 +10,7 @@ use bulkhead_core::cloud::{
 };
 use bulkhead_core::digest::Digest;
 use bulkhead_core::election::Epoch;
+use bulkhead_core::endpoint::Endpoint;
 use bulkhead_core::gate::GateView;
 use bulkhead_core::node::view::NodeView;
 use bulkhead_core::service::node_set::NodeSet;
@@ -23,6 +24,7 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
+use super::activity::{Activity, Calls};
 use super::call::{CallError, Class, Verb, own_failure, rpc};
 use super::convert::text::clean;
 use super::convert::{balancers, instances, requests};
@@ -59,6 +61,7 @@ pub struct PluginHandle {
     view: watch::Receiver<SessionView>,
     gates: watch::Receiver<GateView>,
     link: watch::Receiver<Option<Arc<Link>>>,
+    activity: Arc<Activity>,
 }
 
 /// What a load balancer is to become.
@@ -92,6 +95,7 @@ impl PluginHandle {
             view: board.subscribe(),
             gates: board.gatekeeper().subscribe(),
             link: board.link(),
+            activity: Arc::clone(&board.gatekeeper().activity),
         }
     }
 
@@ -108,6 +112,16 @@ impl PluginHandle {
     /// The gates, now and in future. They are the same from session to session.
     pub fn gates(&self) -> watch::Receiver<GateView> {
         self.gates.clone()
+    }
+
+    /// Where it listens.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.settings.endpoint
+    }
+
+    /// What the calls to it come to lately.
+    pub fn calls(&self) -> Calls {
+        self.activity.calls(clock::now())
     }
 
     /// Waits until no process may write by a `Lead` of this host: each has answered `Lead(0)`, or was a child and is

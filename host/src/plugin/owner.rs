@@ -101,6 +101,7 @@ impl Owner {
             Arc::from(settings.name.as_str()),
             connection,
             Arc::clone(&self.observer),
+            Arc::clone(&self.board.gatekeeper().activity),
         );
         // A session's future is large.
         let session = Box::pin(serve(settings, &self.board, wire, self.standing.clone()));
