@@ -16,6 +16,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::registry::Registry;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
@@ -30,6 +31,7 @@ use crate::telemetry::Chain;
 
 mod access;
 mod certificate;
+pub mod local;
 mod pages;
 mod ttl_cache;
 
@@ -192,6 +194,15 @@ async fn serve_connection(stream: TcpStream, tls: TlsAcceptor, pages: Router, st
         Ok(Err(error)) => return tracing::debug!(%error, "a TLS handshake with the admin server failed"),
         Err(_) => return tracing::debug!("a TLS handshake with the admin server took too long"),
     };
+    serve_http(stream, pages, stop).await;
+}
+
+/// Serves one connection until it ends, is too old, or `stop`.
+async fn serve_http(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    pages: Router,
+    stop: CancellationToken,
+) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_DEADLINE)

@@ -8,14 +8,15 @@ use clap::error::ErrorKind;
 use clap::parser::ValueSource;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::config::{Config, file};
+use crate::config::{Config, SocketConfig, file};
 use crate::exit::Exit;
+use crate::status;
 use crate::telemetry::Chain;
 
 pub mod flags;
 pub mod values;
 
-use flags::RunFlags;
+use flags::{RunFlags, StatusFlags};
 
 /// Kubernetes cloud-controller-manager whose clouds live in plugin processes
 ///
@@ -44,6 +45,10 @@ enum Command {
     /// better default is stated with its reason. Durations are written as in Go: 15s, 500ms, 1h2m3s.
     /// Underscores may stand for hyphens in names of flags.
     Run(Box<RunFlags>),
+    /// Show how the host of this machine is: leadership, plugins, queues
+    ///
+    /// Asks the host over its admin socket, as its user or as root. A host that stands by says who leads.
+    Status(StatusFlags),
     /// Print the JSON Schema of the configuration file, for editors and checks before a roll-out
     Schema,
 }
@@ -102,6 +107,7 @@ pub fn configure(
     let cli = Cli::from_arg_matches(&matches).map_err(|error| stop(&error))?;
     let flags = match cli.command {
         Command::Run(flags) => flags,
+        Command::Status(flags) => return Err(status(flags, environment)),
         Command::Schema => {
             return Err(Stop {
                 text: file::schema(),
@@ -114,6 +120,21 @@ pub fn configure(
         source == Some(ValueSource::CommandLine)
     };
     Config::new(*flags, &is_given, environment).map_err(|error| Stop::usage(Chain(&error)))
+}
+
+/// What `bulkhead status` prints.
+fn status(flags: StatusFlags, environment: impl Fn(&str) -> Option<String>) -> Stop {
+    let socket = SocketConfig::new(flags.admin_socket, environment);
+    match status::answer(socket.places(), flags.output) {
+        Ok(text) => Stop {
+            text,
+            exit: Exit::Done,
+        },
+        Err(error) => Stop {
+            text: format!("bulkhead: {}\n", Chain(&error)),
+            exit: Exit::Failure,
+        },
+    }
 }
 
 /// The whole command line, for help and for the generated reference.

@@ -18,7 +18,10 @@ pub mod file;
 pub mod follow;
 mod merge;
 pub mod reload;
+mod socket;
 pub mod text;
+
+pub use self::socket::SocketConfig;
 
 use self::file::{FileError, HostConfiguration, Source};
 use crate::cli::flags::{
@@ -47,6 +50,8 @@ pub struct Config {
     pub election: Option<ElectionConfig>,
     /// The admin server; `None`: no server.
     pub admin: Option<AdminConfig>,
+    /// The admin socket.
+    pub admin_socket: SocketConfig,
     /// Logs.
     pub log: LogConfig,
     /// How long the whole end may take after SIGTERM.
@@ -336,6 +341,7 @@ impl Config {
             controllers: controllers(&flags.controllers, &flags.cluster.cluster_cidr)?,
             api: api(flags.cluster, &environment)?,
             election: election(flags.election)?,
+            admin_socket: SocketConfig::new(flags.serving.admin_socket.clone(), &environment),
             admin: admin(flags.serving, flags.access)?,
             log: LogConfig {
                 format: flags.process.logging_format,

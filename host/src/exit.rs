@@ -50,7 +50,7 @@ impl Exit {
             Self::Done => "ended in order",
             Self::Failure => "failed at run time",
             Self::Usage => "a flag, or a file that a flag names, is wrong",
-            Self::Bind => "could not bind --bind-address and --secure-port",
+            Self::Bind => "could not bind --bind-address and --secure-port, or --admin-socket",
             Self::TaskDied => "a task of the host ended that must not, most likely by a panic",
             Self::Forced => "second signal, or --shutdown-grace ran out: ended without releasing the lease",
         }

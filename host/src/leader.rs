@@ -194,6 +194,19 @@ impl Leadership {
         self.shared.lease_name()
     }
 
+    /// The Lease as `namespace/name`; `None` without an election.
+    pub fn lease(&self) -> Option<String> {
+        self.shared.lease()
+    }
+
+    /// Who holds the Lease, as far as this process knows: itself, or whom it last saw holding it.
+    pub fn holder(&self) -> Option<String> {
+        if self.is_leader() {
+            return Some(self.identity().to_owned());
+        }
+        self.shared.rival()
+    }
+
     /// This process's name in the Lease.
     pub fn identity(&self) -> &str {
         self.shared.identity()

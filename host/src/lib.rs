@@ -16,5 +16,6 @@ pub mod queue;
 pub mod readiness;
 pub mod run;
 pub mod shutdown;
+pub mod status;
 pub mod tasks;
 pub mod telemetry;

@@ -6,6 +6,7 @@
 //! which knows the state and calls the plugin while there is a session.
 
 mod access;
+mod activity;
 mod budget;
 mod call;
 mod client;
@@ -37,6 +38,7 @@ use bulkhead_core::gate::{Gate, Pauses, Why};
 use bulkhead_core::supervise::Intensity;
 use tokio::sync::watch;
 
+pub use self::activity::{Calls, LastError};
 pub use self::budget::{Budget, Rate};
 pub use self::client::{Ensure, PluginHandle, Right};
 pub use self::connect::ConnectError;

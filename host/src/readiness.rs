@@ -40,6 +40,8 @@ pub struct PluginState {
     pub since: Timestamp,
     /// Why, for people; sanitised. Empty if there is nothing to say.
     pub message: String,
+    /// What of it is held back, and why; one sentence for each gate that is not open.
+    pub held_back: Vec<String>,
     /// Whatever else helps, by name.
     pub details: BTreeMap<String, Value>,
 }
@@ -228,6 +230,7 @@ mod tests {
             state: "Gone",
             since: Timestamp(0),
             message: "connection refused".into(),
+            held_back: Vec::new(),
             details: BTreeMap::new(),
         };
         health.show_plugin(state.clone());

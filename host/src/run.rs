@@ -24,6 +24,7 @@ use crate::leader::{self, Leadership};
 use crate::metrics::Metrics;
 use crate::readiness::Health;
 use crate::shutdown::Signals;
+use crate::status::Source;
 use crate::tasks::Tasks;
 use crate::telemetry::{Chain, Detail};
 
@@ -112,6 +113,13 @@ async fn start(config: Config, means: Means, stages: &Stages) -> Result<Host, Ex
         Some(admin) => Some(bind(admin).await?),
         None => None,
     };
+    let status = Source::new();
+    admin::local::start(&config.admin_socket, status.clone(), &stages.admin)
+        .await
+        .map_err(|error| {
+            tracing::error!("{}", Chain(&error));
+            Exit::Bind
+        })?;
     let api = reach(&config.api, "bulkhead", config.api.rate).await?;
     if let (Some(listener), Some(admin)) = (listener, &config.admin) {
         let reviewers = Reviewers {
@@ -127,7 +135,9 @@ async fn start(config: Config, means: Means, stages: &Stages) -> Result<Host, Ex
     // Election has a client of its own, and no rate: a flood of other requests must not cost the lease.
     let election = reach(&config.api, "bulkhead/leader-election", None).await?;
     let clients = Clients { api, election };
-    Ok(assemble::assemble(config, means, clients, watching, stages).await)
+    let host = assemble::assemble(config, means, clients, watching, stages).await;
+    status.assembled(host.leadership.clone(), host.plugins.subscribe());
+    Ok(host)
 }
 
 async fn bind(admin: AdminConfig) -> Result<admin::Listener, Exit> {

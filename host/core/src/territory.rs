@@ -13,7 +13,7 @@ mod divide;
 mod pattern;
 mod selector;
 
-pub use divide::{Claimant, Complaint, Division, Incumbents, divide};
+pub use divide::{Claimant, Complaint, Division, Incumbents, divide, divide_beside};
 pub use pattern::{Pattern, PatternError};
 pub use selector::{Requirement, RequirementError, Selector, Test, is_dns_label};
 

@@ -133,12 +133,17 @@ fn plugin_line(plugin: &PluginState) -> String {
         state,
         since,
         message,
+        held_back,
         ..
     } = plugin;
-    let reason = if message.is_empty() {
+    let reasons = std::iter::once(message)
+        .chain(held_back)
+        .filter(|it| !it.is_empty());
+    let reasons: Vec<&str> = reasons.map(String::as_str).collect();
+    let reason = if reasons.is_empty() {
         String::new()
     } else {
-        format!(": {message}")
+        format!(": {}", reasons.join("; "))
     };
     format!("[ ]plugin {name} {state} since {}{reason}", display(*since))
 }

@@ -328,7 +328,7 @@ async fn without_reviewers_only_open_paths_are_answered() {
 #[case::excluded("/readyz?exclude=election", 200, &["ok"])]
 #[case::excluded_in_full("/readyz?verbose&exclude=election&exclude=x", 200,
     &["[+]election excluded: ok", "[+]stores ok", "warn: no check \"x\"", "readyz check passed"])]
-#[case::plugins_are_named("/readyz?verbose", 500, &["[ ]plugin local Gone since 2026-01-01T00:00:00Z: refused"])]
+#[case::plugins_are_named("/readyz?verbose", 500, &["[ ]plugin local Gone since 2026-01-01T00:00:00Z: refused; lb is shut: its calls come to nothing"])]
 #[case::as_json("/readyz/plugins", 200, &["\"state\": \"Gone\"", "\"since\": \"2026-01-01T00:00:00Z\"", "\"restarts\": 3"])]
 #[case::liveness_is_another_thing("/livez", 200, &["ok"])]
 #[case::the_alias("/healthz?verbose", 200, &["[+]ping ok", "[+]queue ok", "livez check passed"])]
@@ -343,6 +343,7 @@ async fn health_is_told_in_kubernetes_form(#[case] path: &str, #[case] status: u
         state: "Gone",
         since: Timestamp(1_767_225_600_000_000),
         message: "refused".into(),
+        held_back: vec!["lb is shut: its calls come to nothing".into()],
         details: [("restarts".to_owned(), json!(3))].into(),
     });
     let answer = served.get(path, "").await;
@@ -361,6 +362,7 @@ async fn a_plugin_that_is_gone_leaves_the_host_ready() {
         state: "Gone",
         since: Timestamp(0),
         message: String::new(),
+        held_back: Vec::new(),
         details: std::collections::BTreeMap::new(),
     });
     let answer = served.get("/readyz", "").await;

@@ -15,6 +15,7 @@ use clap::Args;
 use http::Uri;
 
 use super::values::{self, AllowedPath, Cidr, Hertz};
+use crate::status::Output;
 use crate::telemetry::LogFormat;
 
 /// Every flag of `bulkhead run`.
@@ -199,6 +200,23 @@ pub struct ServingFlags {
     /// Private key in PEM, read again when it changes
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
+
+    /// Socket for `bulkhead status`, open to the host's user and root; its folder is made if it is missing
+    /// [default: $XDG_RUNTIME_DIR/bulkhead/admin.sock, else /run/bulkhead/admin.sock, else none]
+    #[arg(long, value_name = "FILE")]
+    pub admin_socket: Option<PathBuf>,
+}
+
+/// Flags of `bulkhead status`.
+#[derive(Args, Debug)]
+pub struct StatusFlags {
+    /// The host's --admin-socket [default: as of bulkhead run]
+    #[arg(long, value_name = "FILE")]
+    pub admin_socket: Option<PathBuf>,
+
+    /// Form of what is printed
+    #[arg(short, long, value_name = "FORM", default_value = "table")]
+    pub output: Output,
 }
 
 /// Flags about who may read metrics.

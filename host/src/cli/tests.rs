@@ -416,3 +416,39 @@ fn the_schema_is_printed() {
     assert_eq!(stop.exit, Exit::Done);
     assert!(stop.text.contains("\"HostConfiguration\"") && stop.text.contains("matchLabels"));
 }
+
+#[test]
+fn status_without_a_host_is_one_line_and_a_failure() {
+    let args = [
+        "bulkhead",
+        "status",
+        "--admin_socket=/nowhere/admin.sock",
+        "-o",
+        "json",
+    ];
+    let stop = configure(args.map(OsString::from), |_| None).unwrap_err();
+    assert_eq!(stop.exit, Exit::Failure);
+    assert!(
+        stop.text
+            .starts_with("bulkhead: no host at /nowhere/admin.sock: "),
+        "{}",
+        stop.text
+    );
+    assert_eq!(stop.text.lines().count(), 1);
+}
+
+#[test]
+fn the_form_of_a_status_is_checked() {
+    let args = ["bulkhead", "status", "-o", "yaml"];
+    let stop = configure(args.map(OsString::from), |_| None).unwrap_err();
+    assert_eq!(stop.exit, Exit::Usage);
+    assert!(stop.text.contains("table, json"), "{}", stop.text);
+}
+
+#[test]
+fn the_admin_socket_is_where_the_user_says() {
+    let config = with_plugin(&["--admin-socket=/run/x/a.sock"]);
+    assert!(config.admin_socket.is_given());
+    assert_eq!(config.admin_socket.places(), [PathBuf::from("/run/x/a.sock")]);
+    assert!(!with_plugin(&[]).admin_socket.is_given());
+}

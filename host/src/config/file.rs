@@ -153,6 +153,8 @@ pub struct ServingSection {
     pub tls_cert_file: Option<PathBuf>,
     /// `--tls-private-key-file`
     pub tls_private_key_file: Option<PathBuf>,
+    /// `--admin-socket`: socket for `bulkhead status`.
+    pub admin_socket: Option<PathBuf>,
 }
 
 /// Who may read from the HTTPS server.

@@ -72,6 +72,7 @@ fn serving(flags: &mut ServingFlags, section: ServingSection, is_given: IsGiven<
         bind_address = section.bind_address;
         secure_port = section.port.map(Some);
         secure_port_file = section.port_file.map(Some);
+        admin_socket = section.admin_socket.map(Some);
     }
     // One decision, where the certificate comes from: taken from one place.
     if !["cert_dir", "tls_cert_file", "tls_private_key_file"]

@@ -157,6 +157,7 @@ fn fixed(old: &Config, new: &Config) -> Vec<&'static str> {
         controllers,
         election,
         admin,
+        admin_socket,
         log,
         shutdown_grace,
     } = new;
@@ -185,7 +186,10 @@ fn fixed(old: &Config, new: &Config) -> Vec<&'static str> {
         ),
         ("controllers.configureCloudRoutes", one.routes != other.routes),
         ("leaderElection", *election != old.election),
-        ("serving", served(new) != served(old)),
+        (
+            "serving",
+            served(new) != served(old) || *admin_socket != old.admin_socket,
+        ),
         ("access", access != before),
         ("logging.format", log.format != old.log.format),
         ("shutdownGrace", *shutdown_grace != old.shutdown_grace),

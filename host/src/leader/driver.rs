@@ -137,7 +137,10 @@ impl Driver {
                 self.stage.stand_by();
                 info!(lease = self.settings.name, "lost leadership: {why}");
             }
-            Effect::StandingBy { holder } => info!(lease = self.settings.name, "standing by: {holder} leads"),
+            Effect::StandingBy { holder } => {
+                info!(lease = self.settings.name, "standing by: {holder} leads");
+                self.stage.led_by(holder);
+            }
             Effect::Ended(ending) => {
                 self.stage.stand_by();
                 return Some(ending);

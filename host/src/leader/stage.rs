@@ -1,7 +1,7 @@
 //! Where the driver shows how this process stands, and where the handle sees it.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bulkhead_core::election::Leading;
@@ -19,6 +19,8 @@ pub(super) struct Shared {
     releasing: CancellationToken,
     announcements: Option<mpsc::Sender<Announcement>>,
     dropped: AtomicU64,
+    /// Who leads in place of this process; `None`: this process does, or nobody is known to.
+    rival: Mutex<Option<String>>,
 }
 
 impl Shared {
@@ -30,6 +32,7 @@ impl Shared {
             releasing: CancellationToken::new(),
             announcements,
             dropped: AtomicU64::new(0),
+            rival: Mutex::default(),
         }
     }
 
@@ -43,6 +46,20 @@ impl Shared {
 
     pub(super) fn lease_name(&self) -> &str {
         &self.settings.name
+    }
+
+    pub(super) fn lease(&self) -> Option<String> {
+        let Settings { namespace, name, .. } = &self.settings;
+        let is_elected = self.announcements.is_some();
+        is_elected.then(|| format!("{namespace}/{name}"))
+    }
+
+    pub(super) fn rival(&self) -> Option<String> {
+        self.rival.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set_rival(&self, rival: Option<String>) {
+        *self.rival.lock().unwrap_or_else(PoisonError::into_inner) = rival;
     }
 
     pub(super) fn identity(&self) -> &str {
@@ -129,6 +146,7 @@ impl Stage {
             lease_duration,
             lost: before.map_or_else(CancellationToken::new, |term| term.lost),
         };
+        self.shared.set_rival(None);
         self.held = Some(term.clone());
         self.shared.standing.send_modify(|standing| {
             *standing = if self.shared.draining.is_cancelled() {
@@ -137,6 +155,11 @@ impl Stage {
                 Standing::Leading(term)
             };
         });
+    }
+
+    /// Another process leads.
+    pub(super) fn led_by(&self, holder: String) {
+        self.shared.set_rival(Some(holder));
     }
 
     /// Ends the leadership that is held, if one is: what runs under it is cancelled first.

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
+use super::activity::Activity;
 use super::connect::Connection;
 use super::convert::failure;
 use super::{Observer, Timing};
@@ -122,14 +123,21 @@ pub(crate) struct Wire {
     plugin: Arc<str>,
     pub(crate) connection: Connection,
     observer: Arc<dyn Observer>,
+    activity: Arc<Activity>,
 }
 
 impl Wire {
-    pub(crate) fn new(plugin: Arc<str>, connection: Connection, observer: Arc<dyn Observer>) -> Self {
+    pub(crate) fn new(
+        plugin: Arc<str>,
+        connection: Connection,
+        observer: Arc<dyn Observer>,
+        activity: Arc<Activity>,
+    ) -> Self {
         Self {
             plugin,
             connection,
             observer,
+            activity,
         }
     }
 
@@ -202,12 +210,11 @@ impl Wire {
         let label = result
             .as_ref()
             .map_or_else(|error| failure::label(&error.failure), |_| "ok");
-        self.observer.call(
-            &self.plugin,
-            verb.name,
-            label,
-            clock::now().saturating_since(started),
-        );
+        let now = clock::now();
+        self.observer
+            .call(&self.plugin, verb.name, label, now.saturating_since(started));
+        let failure = result.as_ref().err().map(|error| &error.failure);
+        self.activity.ended(verb.name, failure, now);
         result
     }
 }

@@ -10,6 +10,7 @@ use bulkhead_core::cloud::{
 };
 use bulkhead_core::digest::Digest;
 use bulkhead_core::election::Epoch;
+use bulkhead_core::endpoint::Endpoint;
 use bulkhead_core::gate::GateView;
 use bulkhead_core::node::view::NodeView;
 use bulkhead_core::service::node_set::NodeSet;
@@ -24,6 +25,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::access::{Access, LinkUse};
+use super::activity::{Activity, Calls};
 use super::call::{CallError, Class, Verb, own_failure, rpc};
 use super::convert::text::clean;
 use super::convert::{balancers, instances, requests};
@@ -61,6 +63,7 @@ pub struct PluginHandle {
     view: watch::Receiver<SessionView>,
     gates: watch::Receiver<GateView>,
     access: watch::Receiver<Access>,
+    activity: Arc<Activity>,
 }
 
 /// What a load balancer is to become.
@@ -94,6 +97,7 @@ impl PluginHandle {
             view: front.subscribe(),
             gates: front.gatekeeper().subscribe(),
             access: front.access(),
+            activity: Arc::clone(&front.gatekeeper().activity),
         }
     }
 
@@ -110,6 +114,16 @@ impl PluginHandle {
     /// The gates, now and in future. They are the same from session to session.
     pub fn gates(&self) -> watch::Receiver<GateView> {
         self.gates.clone()
+    }
+
+    /// Where it listens.
+    pub fn endpoint(&self) -> &Endpoint {
+        &self.settings.endpoint
+    }
+
+    /// What the calls to it come to lately.
+    pub fn calls(&self) -> Calls {
+        self.activity.calls(clock::now())
     }
 
     /// Waits until no process may write by a `Lead` of this host: each has answered `Lead(0)`, or was a child and is

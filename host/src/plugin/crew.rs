@@ -494,7 +494,8 @@ async fn session(
     if connection.stamp.is_some() {
         board.reached_by(connection.stamp);
     }
-    let wire = Wire::new(Arc::from(settings.name.as_str()), connection, observer);
+    let activity = Arc::clone(&board.gatekeeper().activity);
+    let wire = Wire::new(Arc::from(settings.name.as_str()), connection, observer, activity);
     // A session's future is large.
     Outcome::Ended(Box::pin(serve(&settings, &board, wire, standing)).await)
 }

@@ -12,6 +12,7 @@ use bulkhead_core::gate::{CallEnd, Gate, GateView, Gates, Report, Ticket, Why};
 use tokio::sync::watch;
 use tokio::time::sleep;
 
+use super::activity::Activity;
 use super::budget::Pace;
 use super::{Change, Observer, Settings};
 use crate::clock;
@@ -24,6 +25,8 @@ pub(crate) struct Gatekeeper {
     observer: Arc<dyn Observer>,
     /// The rate of calls, which outlives sessions too.
     pub(super) pace: Option<Arc<Pace>>,
+    /// What calls come to lately.
+    pub(super) activity: Arc<Activity>,
 }
 
 impl Gatekeeper {
@@ -34,6 +37,7 @@ impl Gatekeeper {
             view: watch::Sender::default(),
             observer,
             pace: settings.budget.rate.map(|rate| Arc::new(Pace::new(rate))),
+            activity: Arc::default(),
         }
     }
 
@@ -68,7 +72,7 @@ impl Gatekeeper {
     /// Why it is held back.
     pub(super) fn begin(&self, capability: Capability) -> Result<Admission<'_>, Why> {
         let ticket = self.gates().begin(capability, clock::now())?;
-        self.observer.in_flight(&self.plugin, Change::Begun);
+        self.in_flight(Change::Begun);
         Ok(Admission {
             gatekeeper: self,
             ticket: Some(ticket),
@@ -103,6 +107,11 @@ impl Gatekeeper {
                 _ = view.changed() => {}
             }
         }
+    }
+
+    fn in_flight(&self, change: Change) {
+        self.activity.in_flight(change);
+        self.observer.in_flight(&self.plugin, change);
     }
 
     fn gates(&self) -> MutexGuard<'_, Gates> {
@@ -211,9 +220,7 @@ impl Admission<'_> {
 
 impl Drop for Admission<'_> {
     fn drop(&mut self) {
-        self.gatekeeper
-            .observer
-            .in_flight(&self.gatekeeper.plugin, Change::Over);
+        self.gatekeeper.in_flight(Change::Over);
         if let Some(ticket) = self.ticket.take() {
             self.gatekeeper.gates().abandoned(ticket, clock::now());
         }

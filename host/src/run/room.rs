@@ -30,6 +30,7 @@ use crate::metrics::{Metrics, NODES, QueueMetrics, SERVICES};
 use crate::plugin::{self, PluginHandle};
 use crate::queue::Queue;
 use crate::readiness::Health;
+use crate::status::{Presence, QueuePresence};
 use crate::tasks::Tasks;
 
 /// Longest wait for the running calls of a plugin that is taken out of the configuration: a write and its answer.
@@ -94,6 +95,7 @@ pub(super) struct Room {
     retired: CancellationToken,
     /// What the plugin said of itself when it last did.
     described: Mutex<Option<Arc<Description>>>,
+    queues: Vec<QueuePresence>,
     workers: Tasks,
     base: Tasks,
     house: Arc<House>,
@@ -113,21 +115,22 @@ impl Room {
             None => plugin::start(settings, standing.clone(), observer, &base),
             Some(found) => plugin::start_found(settings, found.sockets, standing.clone(), observer, &base),
         };
-        let room = Self {
+        let mut room = Self {
             config,
             appearance,
             handle,
             territory: watch::Sender::new(None),
             retired,
             described: Mutex::default(),
+            queues: Vec::new(),
             workers: house.workers.below(),
             base,
             house: Arc::clone(house),
         };
         for kind in Kind::ALL {
             match (house.controllers.selection.verdict(kind), kind) {
-                (Verdict::On, Kind::CloudNode) => room.start_nodes(&standing),
-                (Verdict::On, Kind::ServiceLb) => room.start_services(&standing),
+                (Verdict::On, Kind::CloudNode) => room.queues.push(room.start_nodes(&standing)),
+                (Verdict::On, Kind::ServiceLb) => room.queues.push(room.start_services(&standing)),
                 // Said once, for the whole host.
                 _ => {}
             }
@@ -176,6 +179,15 @@ impl Room {
         &self.handle
     }
 
+    /// The plugin, and what works for it.
+    pub(super) fn presence(&self) -> Presence {
+        Presence {
+            plugin: self.handle.clone(),
+            is_leaving: false,
+            queues: self.queues.clone(),
+        }
+    }
+
     /// What the plugin said of itself when it last did.
     pub(super) fn last_description(&self) -> Option<Arc<Description>> {
         let mut described = self.described.lock().unwrap_or_else(PoisonError::into_inner);
@@ -218,51 +230,55 @@ impl Room {
         }
     }
 
-    fn start_nodes(&self, standing: &watch::Receiver<Standing>) {
+    fn start_nodes(&self, standing: &watch::Receiver<Standing>) -> QueuePresence {
         let house = &self.house;
         let (loader, batches) = loader(self.effects(component::NODE), house.nodes.clone());
         self.base.spawn(
             format!("instance loader of {}", self.config.name),
             batches.run(self.base.stop_token().clone()),
         );
-        let queue = house.metrics.workqueues.queue(NODES, &self.config.name);
+        let metrics = house.metrics.workqueues.queue(NODES, &self.config.name);
+        let queue = Queue::new(metrics.clone());
         let controller = NodeController::new(
             house.nodes.clone(),
             loader,
             self.effects(component::NODE),
-            Queue::new(queue.clone()),
+            queue.clone(),
             house.node_refresh.subscribe(),
             house.metrics.nodes.clone(),
         );
         let stores = vec![house.nodes.ready()];
-        let conditions = self.conditions::<NodeController>(Kind::CloudNode, standing, queue, stores);
+        let conditions = self.conditions::<NodeController>(Kind::CloudNode, standing, metrics, stores);
         lane::start(
             controller,
             house.controllers.node_workers.get(),
             conditions,
             &self.workers,
         );
+        QueuePresence::new(NODES, queue)
     }
 
-    fn start_services(&self, standing: &watch::Receiver<Standing>) {
+    fn start_services(&self, standing: &watch::Receiver<Standing>) -> QueuePresence {
         let house = &self.house;
-        let queue = house.metrics.workqueues.queue(SERVICES, &self.config.name);
+        let metrics = house.metrics.workqueues.queue(SERVICES, &self.config.name);
+        let queue = Queue::new(metrics.clone());
         let controller = ServiceController::new(
             house.services.clone(),
             house.nodes.clone(),
             self.effects(component::SERVICE),
-            Queue::new(queue.clone()),
+            queue.clone(),
             house.cluster.uid.clone(),
             house.metrics.services.clone(),
         );
         let stores = vec![house.nodes.ready(), house.services.ready()];
-        let conditions = self.conditions::<ServiceController>(Kind::ServiceLb, standing, queue, stores);
+        let conditions = self.conditions::<ServiceController>(Kind::ServiceLb, standing, metrics, stores);
         lane::start(
             controller,
             house.controllers.service_workers.get(),
             conditions,
             &self.workers,
         );
+        QueuePresence::new(SERVICES, queue)
     }
 
     fn effects(&self, component: &'static str) -> Effects {

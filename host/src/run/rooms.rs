@@ -1,10 +1,10 @@
-//! The rooms of all plugins: opened and closed as the configuration says; `divide` says what each plugin owns.
+//! The rooms of all plugins: opened and closed as the configuration says; `divide_beside` says what each plugin owns.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bulkhead_core::cloud::Description;
-use bulkhead_core::territory::{Claimant, Complaint, Incumbents, divide};
+use bulkhead_core::territory::{Claimant, Claims, Complaint, Incumbents, divide_beside};
 use futures::future::{join_all, select_all};
 use futures::stream::FuturesUnordered;
 use futures::{FutureExt as _, StreamExt as _};
@@ -14,18 +14,31 @@ use tokio::task::JoinHandle;
 use super::room::{House, Room};
 use super::wanted::{Directory, Wanted};
 use crate::config::Config;
-use crate::plugin::PluginHandle;
+use crate::status::Presence;
 
 /// The plugins that this host has now.
 #[derive(Clone, Debug)]
-pub(super) struct Plugins(watch::Receiver<Vec<PluginHandle>>);
+pub(super) struct Plugins(watch::Receiver<Vec<Presence>>);
 
 impl Plugins {
     /// Waits until no process may write by a `Lead` of this host.
     pub(super) async fn stood_down(&self) {
         let handles = self.0.borrow().clone();
-        join_all(handles.iter().map(PluginHandle::stood_down)).await;
+        join_all(handles.iter().map(|it| it.plugin.stood_down())).await;
     }
+
+    /// All of them, now and in future.
+    pub(super) fn subscribe(&self) -> watch::Receiver<Vec<Presence>> {
+        self.0.clone()
+    }
+}
+
+/// A plugin whose room closes.
+#[derive(Debug)]
+struct Leaving {
+    presence: Presence,
+    claims: Claims,
+    description: Option<Arc<Description>>,
 }
 
 /// The rooms of one host.
@@ -35,12 +48,12 @@ pub(super) struct Rooms {
     /// In the order of the configuration.
     open: Vec<Room>,
     /// Plugins whose last calls end, by name; a name is used again only after that.
-    closing: BTreeMap<String, PluginHandle>,
+    closing: BTreeMap<String, Leaving>,
     closed: FuturesUnordered<JoinHandle<String>>,
     directory: Directory,
     incumbents: Incumbents,
     complaints: BTreeSet<Complaint>,
-    handles: watch::Sender<Vec<PluginHandle>>,
+    handles: watch::Sender<Vec<Presence>>,
 }
 
 impl Rooms {
@@ -89,7 +102,15 @@ impl Rooms {
             .extract_if(.., |room| !plugins.iter().any(|plugin| room.becomes(plugin)));
         for room in unwanted.collect::<Vec<_>>() {
             let name = room.config().name.clone();
-            self.closing.insert(name.clone(), room.plugin().clone());
+            let leaving = Leaving {
+                presence: Presence {
+                    is_leaving: true,
+                    ..room.presence()
+                },
+                claims: room.config().claims.clone(),
+                description: room.last_description(),
+            };
+            self.closing.insert(name.clone(), leaving);
             let closed = async move {
                 room.close().await;
                 name
@@ -107,14 +128,26 @@ impl Rooms {
         let place = |room: &Room| plugins.iter().position(|it| it.config.name == room.config().name);
         self.open.sort_by_key(place);
         // Those that close may write for a while yet.
-        let open = self.open.iter().map(Room::plugin);
-        let handles = open.chain(self.closing.values()).cloned().collect();
+        let open = self.open.iter().map(Room::presence);
+        let handles = open
+            .chain(self.closing.values().map(|it| it.presence.clone()))
+            .collect();
         self.handles.send_replace(handles);
     }
 
     /// Tells every room what is its plugin's own; from which descriptions that follows.
     fn divide(&mut self) -> Vec<Option<Arc<Description>>> {
         let described: Vec<_> = self.open.iter().map(Room::last_description).collect();
+        // They work on what they own until their last calls have ended.
+        let leaving: Vec<Claimant<'_>> = self
+            .closing
+            .iter()
+            .map(|(name, leaving)| Claimant {
+                name,
+                claims: &leaving.claims,
+                description: leaving.description.as_deref(),
+            })
+            .collect();
         let claimants: Vec<Claimant<'_>> = self
             .open
             .iter()
@@ -125,7 +158,7 @@ impl Rooms {
                 description: description.as_deref(),
             })
             .collect();
-        let division = divide(&claimants, &self.incumbents);
+        let division = divide_beside(&leaving, &claimants, &self.incumbents);
         for (room, territory) in self.open.iter().zip(division.territories) {
             room.own(territory);
         }

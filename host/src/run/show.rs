@@ -5,6 +5,7 @@ use std::pin::pin;
 use std::time::Duration;
 
 use bulkhead_core::clock::Timestamp;
+use bulkhead_core::gate::GateView;
 use serde_json::json;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -15,6 +16,7 @@ use crate::kube::stores::all_ready;
 use crate::leader::{Leadership, Standing};
 use crate::plugin::{PluginHandle, SessionView};
 use crate::readiness::{Health, PluginState};
+use crate::status::{self, GateStatus};
 
 /// What is shown, and where it comes from.
 pub(super) struct Shown {
@@ -73,27 +75,41 @@ pub(super) async fn plugin(
     health: Health,
     stop: CancellationToken,
 ) {
-    let mut session = plugin.subscribe();
+    let (mut session, mut gates) = (plugin.subscribe(), plugin.gates());
+    // The last error makes no noise of its own.
+    let mut tick = tokio::time::interval(REFRESH);
     loop {
         let view = session.borrow_and_update().clone();
         let leads = matches!(*standing.borrow_and_update(), Standing::Leading(_));
-        health.show_plugin(plugin_state(plugin.name(), &view, leads));
+        let gates_now = gates.borrow_and_update().clone();
+        health.show_plugin(plugin_state(&plugin, &view, &gates_now, leads));
         tokio::select! {
             () = stop.cancelled() => return,
+            _ = tick.tick() => {}
             _ = session.changed() => {}
+            _ = gates.changed() => {}
             _ = standing.changed() => {}
         }
     }
 }
 
-fn plugin_state(name: &str, view: &SessionView, leads: bool) -> PluginState {
-    let age = clock::now().saturating_since(view.since);
+fn plugin_state(plugin: &PluginHandle, view: &SessionView, gates: &GateView, leads: bool) -> PluginState {
+    let now = clock::now();
+    let age = now.saturating_since(view.since);
     let since = clock::wall()
         .0
         .saturating_sub(i64::try_from(age.as_micros()).unwrap_or(i64::MAX));
+    let last_error = plugin.calls().last_error.map(|it| status::last_error(it, now));
+    let gates: Vec<GateStatus> = gates
+        .gates
+        .iter()
+        .map(|(of, it)| status::gate(*of, *it, now))
+        .collect();
     let mut details = BTreeMap::from([
+        ("gates".to_owned(), json!(gates)),
         ("session".to_owned(), json!(view.session)),
         ("host_leads".to_owned(), json!(leads)),
+        ("last_error".to_owned(), json!(last_error)),
     ]);
     if let Some(description) = &view.description {
         let capabilities: Vec<&str> = description.capabilities.iter().map(|it| it.name()).collect();
@@ -105,10 +121,17 @@ fn plugin_state(name: &str, view: &SessionView, leads: bool) -> PluginState {
         ]);
     }
     PluginState {
-        name: name.to_owned(),
+        name: plugin.name().to_owned(),
         state: view.state.name(),
         since: Timestamp(since),
         message: view.reason.clone(),
+        held_back: gates.iter().filter_map(held_back).collect(),
         details,
     }
+}
+
+/// A gate that is not open, as one line says it.
+fn held_back(gate: &GateStatus) -> Option<String> {
+    let why = gate.message.as_ref()?;
+    Some(format!("{} is {}: {why}", gate.capability, gate.state))
 }

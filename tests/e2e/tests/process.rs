@@ -227,3 +227,46 @@ async fn only_the_controllers_that_were_named_run() -> Result<()> {
     })
     .await
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn status_tells_of_leadership_plugins_and_queues_and_where_no_host_is() -> Result<()> {
+    scenario("process.status", async |workspace| {
+        let cluster = Cluster::start(workspace).await?;
+        let plugin = scripted(workspace, "scripted", &cloud()).await?;
+        let host = Host::start(workspace, &cluster.host(&plugin.endpoint())?)?;
+        cluster.add_node("node-1").await?;
+        cluster.initialised("node-1").await?;
+        let socket = host.admin_socket();
+        let ask = async |form: &str| -> Result<Output> {
+            let mut command = Command::new(resolve_binary("bulkhead", "BULKHEAD_BIN")?);
+            command.arg("status").arg("--admin-socket").arg(&socket);
+            Ok(timeout(AT_ONCE, command.args(["-o", form]).output()).await??)
+        };
+        let output = ask("json").await?;
+        let said = String::from_utf8(output.stdout)?;
+        ensure!(output.status.success(), "{said}");
+        let status: serde_json::Value = serde_json::from_str(&said)?;
+        assert_eq!(status["apiVersion"], "status.bulkhead.dev/v1alpha1");
+        assert_eq!(status["leadership"]["state"], "leading");
+        assert_eq!(status["leadership"]["holder"], status["leadership"]["identity"]);
+        assert_eq!(status["plugins"][0]["state"], "active", "{said}");
+        assert!(
+            status["plugins"][0]["callsLastMinute"].as_u64() > Some(0),
+            "{said}"
+        );
+        assert_eq!(status["queues"][0]["name"], "Nodes", "{said}");
+        let table = String::from_utf8(ask("table").await?.stdout)?;
+        for part in ["Leadership: leading by Lease kube-system/", "active", "QUEUE"] {
+            assert!(table.contains(part), "no {part:?} in {table}");
+        }
+
+        assert_eq!(host.stop(SOON).await?.code(), Some(0));
+        let output = ask("table").await?;
+        let said = String::from_utf8(output.stderr)?;
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        assert!(said.starts_with("bulkhead: no host at"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        Ok(())
+    })
+    .await
+}

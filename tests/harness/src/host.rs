@@ -143,7 +143,10 @@ impl HostOptions {
         if self.secure_port != SecurePort::Disabled {
             command.args(["--bind-address", &Ipv4Addr::LOCALHOST.to_string()]);
         }
+        // A place of its own, so that hosts of several tests do not meet at the usual one.
         command
+            .arg("--admin-socket")
+            .arg(port_file.with_extension("sock"))
             .args(&self.arguments)
             .env_remove("BULKHEAD_SPAWNED")
             .envs(self.environment.iter().map(|(name, value)| (name, value)));
@@ -222,6 +225,11 @@ impl Host {
         https::get(address, path, bearer_token).await
     }
 
+    /// Its admin socket.
+    pub fn admin_socket(&self) -> PathBuf {
+        self.port_file.with_extension("sock")
+    }
+
     /// Waits until `/readyz` is 200.
     ///
     /// # Errors
@@ -290,7 +298,8 @@ mod tests {
     fn by_default_it_serves_on_a_free_port_of_loopback() {
         assert_eq!(
             arguments(&HostOptions::new("/k").plugin("unix:///s")),
-            "run --kubeconfig /k --plugin unix:///s --secure-port-file /w/host.port --bind-address 127.0.0.1"
+            "run --kubeconfig /k --plugin unix:///s --secure-port-file /w/host.port --bind-address 127.0.0.1 \
+             --admin-socket /w/host.sock"
         );
     }
 
@@ -307,7 +316,7 @@ mod tests {
                     .secure_port(SecurePort::Disabled)
                     .lease(timing)
             ),
-            "run --kubeconfig /k --secure-port=0 --leader-elect=true --leader-elect-lease-duration=3000ms \
+            "run --kubeconfig /k --secure-port=0 --admin-socket /w/host.sock --leader-elect=true --leader-elect-lease-duration=3000ms \
              --leader-elect-renew-deadline=2000ms --leader-elect-retry-period=500ms"
         );
     }

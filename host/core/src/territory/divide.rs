@@ -188,6 +188,17 @@ pub fn divide(claimants: &[Claimant<'_>], incumbents: &Incumbents) -> Division {
     }
 }
 
+/// As [`divide`] among `open`, while the last calls of `leaving` end, which the configuration no longer has: what those own
+/// stays out of others' hands. It passes, so nobody is told.
+pub fn divide_beside(leaving: &[Claimant<'_>], open: &[Claimant<'_>], incumbents: &Incumbents) -> Division {
+    let mut division = divide(&[leaving, open].concat(), incumbents);
+    if !leaving.is_empty() {
+        division.territories.drain(..leaving.len());
+        division.complaints = divide(open, incumbents).complaints;
+    }
+    division
+}
+
 /// A scheme, or a part of it, that is somebody's.
 struct Held<'a> {
     plugin: &'a str,

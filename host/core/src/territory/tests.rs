@@ -3,7 +3,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 use rstest::rstest;
 
-use super::{Claimant, Claims, Complaint, Incumbents, Requirement, Selector, Territory, divide, overlaps};
+use super::{
+    Claimant, Claims, Complaint, Incumbents, Requirement, Selector, Territory, divide, divide_beside,
+    overlaps,
+};
 use crate::cloud::{Capability, Description};
 use crate::fixtures::{description, node};
 use crate::ids::ProviderId;
@@ -264,6 +267,40 @@ fn of_two_that_select_a_node_the_later_does_without_and_it_is_told() {
         said.starts_with("plugin p1 selects new nodes with zone=x, but so does plugin p0"),
         "{said}"
     );
+}
+
+#[test]
+fn what_a_leaving_plugin_owns_is_nobodys_until_it_is_gone_and_then_its_successors() {
+    let (owned, offer) = (
+        claims().schemes(&["aws"]).classes(&["c"]),
+        offers(&["aws"], &["c"]),
+    );
+    let claimant = |name| Claimant {
+        name,
+        claims: &owned,
+        description: Some(&offer),
+    };
+    let (old, new) = (claimant("old"), claimant("new"));
+    let before = divide(&[old], &Incumbents::default()).incumbents;
+    let id = ProviderId::parse("aws:///i-1").unwrap();
+    let fresh = labelled(&BTreeMap::new());
+    let takes = |division: &super::Division| {
+        let [territory] = division.territories.as_slice() else {
+            panic!("{division:?}")
+        };
+        [
+            territory.owns(&id),
+            territory.serves("c"),
+            territory.selects(&fresh),
+        ]
+    };
+
+    let meanwhile = divide_beside(&[old], &[new], &before);
+    assert_eq!(takes(&meanwhile), [false; 3]);
+    assert_eq!(meanwhile.complaints, []);
+    let after = divide_beside(&[], &[new], &meanwhile.incumbents);
+    assert_eq!(takes(&after), [true; 3]);
+    assert_eq!(after.complaints, []);
 }
 
 fn some_of(texts: &'static [&'static str]) -> impl Strategy<Value = BTreeSet<String>> {

@@ -29,8 +29,8 @@ fn one(more: &str) -> String {
 #[case::patterns(one("providerIDs: ['x://*']"), &["plugin a changes: providerIDs"])]
 #[case::nodes(one("nodes: { matchLabels: { a: b } }"), &["plugin a changes: nodes"])]
 #[case::classes(one("classes: ['']"), &["plugin a changes: classes"])]
-#[case::budget(one("budget: { callsInFlight: 1 }"), &["plugin a changes: budget"])]
-#[case::deadlines(one("deadlines: { read: 1s }"), &["plugin a changes: deadlines"])]
+#[case::budget(one("budget: { callsInFlight: 1 }"), &["plugin a changes: budget (a new session begins)"])]
+#[case::deadlines(one("deadlines: { read: 1s }"), &["plugin a changes: deadlines (a new session begins)"])]
 #[case::provider(one("provider: x"), &["plugin a changes: provider (a new session begins)"])]
 #[case::uids(one("allowedUIDs: [1]"), &["plugin a changes: allowedUIDs (a new session begins)"])]
 #[case::endpoint(
