@@ -55,6 +55,6 @@ pub async fn announce(
 fn lease_led(standing: &Standing) -> Option<Uid> {
     match standing {
         Standing::Leading(term) => Some(Uid(term.epoch.lease_uid.clone())),
-        Standing::Standby | Standing::Draining(_) => None,
+        Standing::Standby | Standing::Draining(_) | Standing::Retired(_) => None,
     }
 }

@@ -90,6 +90,8 @@ pub enum Standing {
     Leading(Term),
     /// This process still holds the Lease, so that what runs can end, but starts nothing.
     Draining(Term),
+    /// This process leads, but without the one plugin that is told so: it is no longer configured.
+    Retired(Term),
 }
 
 impl Standing {
@@ -97,7 +99,7 @@ impl Standing {
     pub const fn term(&self) -> Option<&Term> {
         match self {
             Self::Standby => None,
-            Self::Leading(term) | Self::Draining(term) => Some(term),
+            Self::Leading(term) | Self::Draining(term) | Self::Retired(term) => Some(term),
         }
     }
 }
@@ -180,7 +182,7 @@ impl Leadership {
                     _granted: (),
                 })
             }
-            Standing::Leading(_) | Standing::Draining(_) | Standing::Standby => None,
+            Standing::Leading(_) | Standing::Draining(_) | Standing::Retired(_) | Standing::Standby => None,
         }
     }
 

@@ -154,7 +154,7 @@ fn situation<C: Controller>(
 ) -> Situation {
     let leading = match &*conditions.standing.borrow_and_update() {
         Standing::Leading(term) => Some(term.epoch.clone()),
-        Standing::Standby | Standing::Draining(_) => None,
+        Standing::Standby | Standing::Draining(_) | Standing::Retired(_) => None,
     };
     let view = conditions.session.borrow_and_update();
     let is_able = view

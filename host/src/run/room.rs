@@ -333,11 +333,14 @@ fn standing(
             tokio::select! {
                 () = stop.cancelled() => return,
                 Ok(()) = leader.changed() => {}
-                () = retired.cancelled(), if !matches!(&*sender.borrow(), Standing::Draining(_) | Standing::Standby) => {}
+                () = retired.cancelled(), if matches!(&*sender.borrow(), Standing::Leading(_)) => {}
             }
             let standing = match &*leader.borrow_and_update() {
-                Standing::Leading(term) if retired.is_cancelled() => Standing::Draining(term.clone()),
-                standing @ (Standing::Standby | Standing::Leading(_) | Standing::Draining(_)) => standing.clone(),
+                Standing::Leading(term) if retired.is_cancelled() => Standing::Retired(term.clone()),
+                standing @ (Standing::Standby
+                | Standing::Leading(_)
+                | Standing::Draining(_)
+                | Standing::Retired(_)) => standing.clone(),
             };
             sender.send_replace(standing);
         }

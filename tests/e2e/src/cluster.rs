@@ -1,6 +1,6 @@
 //! One API server with the shipped manifests applied, and what tests ask of it.
 
-use std::{net::IpAddr, time::Duration};
+use std::{net::IpAddr, path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_harness::{
@@ -122,6 +122,16 @@ impl Cluster {
     /// If its kubeconfig cannot be written.
     pub fn host(&self, plugin: &str) -> Result<HostOptions> {
         Ok(HostOptions::new(self.server.kubeconfig(User::Host)?).plugin(plugin))
+    }
+
+    /// A host whose plugins are in a configuration file.
+    ///
+    /// # Errors
+    ///
+    /// If its kubeconfig cannot be written.
+    pub fn configured_host(&self, config: &Path) -> Result<HostOptions> {
+        let options = HostOptions::new(self.server.kubeconfig(User::Host)?);
+        Ok(options.argument("--config").argument(config))
     }
 
     /// All nodes.
@@ -269,6 +279,18 @@ impl Cluster {
             let about = event.regarding.clone().unwrap_or_default();
             about.kind.as_deref() == Some(kind) && about.name.as_deref() == Some(name)
         });
+        Ok(events)
+    }
+
+    /// The Warning Events so far, about whatever object.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be listed.
+    pub async fn warnings(&self) -> Result<Vec<Event>> {
+        let events: Api<Event> = Api::all(self.server.admin());
+        let mut events = events.list(&ListParams::default()).await?.items;
+        events.retain(|event| event.type_.as_deref() == Some("Warning"));
         Ok(events)
     }
 

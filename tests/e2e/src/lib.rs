@@ -3,10 +3,14 @@
 
 mod cluster;
 mod machine;
+mod metrics;
+pub mod simulated;
 pub mod traffic;
 
 pub use cluster::{Cluster, has_finalizer, ingress, is_uninitialised, leads};
 pub use machine::Machine;
+pub use metrics::Metrics;
+pub use simulated::Simulated;
 
 use std::time::Duration;
 

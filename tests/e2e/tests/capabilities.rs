@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
-use bulkhead_e2e::{Cluster, QUICK, SOON, cloud, has_finalizer, scripted};
-use bulkhead_harness::{Host, PluginProcess, User, eventually, scenario, service_lb};
+use anyhow::{Context, Result};
+use bulkhead_e2e::{Cluster, Metrics, QUICK, SOON, cloud, has_finalizer, scripted};
+use bulkhead_harness::{Host, PluginProcess, eventually, scenario, service_lb};
 use bulkhead_proto::v1::Capability;
 use bulkhead_scripted::{Behaviour, Failure, Options, Rpc, Script, ScriptedPlugin};
 use futures::{StreamExt as _, TryStreamExt as _, stream};
@@ -93,15 +93,6 @@ async fn unneeded_init_fail_what_no_controller_needs_is_not_asked_for() -> Resul
     .await
 }
 
-/// The value of a metric's line that begins so.
-fn metric(page: &str, line: &str) -> Result<f64> {
-    let value = page
-        .lines()
-        .find_map(|it| it.strip_prefix(line))
-        .with_context(|| format!("{line} is missing in {page}"))?;
-    Ok(value.trim().parse()?)
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn clusterip_flood_a_thousand_other_services_do_not_delay_a_load_balancer() -> Result<()> {
     const OTHERS: usize = 1000;
@@ -139,11 +130,11 @@ async fn clusterip_flood_a_thousand_other_services_do_not_delay_a_load_balancer(
         // Changes of nodes concern every load balancer, and nothing else.
         cluster.add_node("node-1").await?;
         cluster.initialised("node-1").await?;
-        let admin = cluster.server().token(User::Admin);
         let adds = eventually(SOON, "the metrics", async || {
-            let answer = host.get("/metrics", Some(admin)).await?;
-            ensure!(answer.status == 200, "{}", answer.status);
-            metric(&answer.body, "workqueue_adds_total{name=\"service\"} ")
+            let metrics = Metrics::of(&host, &cluster).await?;
+            metrics
+                .sum("workqueue_adds_total", &[("name", "service")])?
+                .context("it is missing")
         })
         .await?;
         assert!(

@@ -102,6 +102,20 @@ impl PluginProcess {
         Self::spawn(workspace, name, &binary, arguments)
     }
 
+    /// Starts `bulkhead-sim` (`BULKHEAD_SIM_BIN`, else cargo's) as the plugin `name`.
+    ///
+    /// # Errors
+    ///
+    /// If it is not built or cannot be started.
+    pub fn simulated(
+        workspace: &Workspace,
+        name: &str,
+        arguments: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Result<Self> {
+        let binary = binaries::resolve("bulkhead-sim", "BULKHEAD_SIM_BIN")?;
+        Self::spawn(workspace, name, &binary, arguments)
+    }
+
     /// The socket at which a plugin `name` will listen: for a host that starts before its plugin.
     ///
     /// # Errors

@@ -149,6 +149,7 @@ pub struct Script(Arc<Mutex<BTreeMap<Rpc, Part>>>);
 #[derive(Debug, Default)]
 struct Part {
     next: VecDeque<Behaviour>,
+    about: BTreeMap<String, Behaviour>,
     always: Option<Behaviour>,
 }
 
@@ -157,6 +158,13 @@ impl Script {
     pub fn next(&self, rpc: Rpc, behaviours: impl IntoIterator<Item = Behaviour>) {
         let mut parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         parts.entry(rpc).or_default().next.extend(behaviours);
+    }
+
+    /// Every call of `rpc` about this object, a Service as `NAMESPACE/NAME` or a Node, is answered so.
+    pub fn always_about(&self, rpc: Rpc, object: &str, behaviour: Behaviour) {
+        let mut parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let part = parts.entry(rpc).or_default();
+        part.about.insert(object.to_owned(), behaviour);
     }
 
     /// Every call of `rpc` for which nothing else is said is answered so.
@@ -170,11 +178,12 @@ impl Script {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).remove(&rpc);
     }
 
-    pub(crate) fn take(&self, rpc: Rpc) -> Behaviour {
+    pub(crate) fn take(&self, rpc: Rpc, about: &[String]) -> Behaviour {
         let mut parts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let part = parts.entry(rpc).or_default();
         part.next
             .pop_front()
+            .or_else(|| about.iter().find_map(|object| part.about.get(object).cloned()))
             .or_else(|| part.always.clone())
             .unwrap_or(Behaviour::Honest)
     }
@@ -189,7 +198,7 @@ mod tests {
         let script = Script::default();
         script.always(Rpc::Describe, Behaviour::Hangs);
         script.next(Rpc::Describe, [Behaviour::Elsewhere, Behaviour::Honest]);
-        let taken: Vec<_> = (0..4).map(|_| script.take(Rpc::Describe)).collect();
+        let taken: Vec<_> = (0..4).map(|_| script.take(Rpc::Describe, &[])).collect();
         assert_eq!(
             taken,
             [
@@ -199,7 +208,13 @@ mod tests {
                 Behaviour::Hangs
             ]
         );
+        script.always_about(Rpc::GetInstances, "node-1", Behaviour::Hangs);
+        let about = |name: &str| script.take(Rpc::GetInstances, &[name.to_owned()]);
+        assert_eq!(
+            [about("node-1"), about("node-2")],
+            [Behaviour::Hangs, Behaviour::Honest]
+        );
         script.clear(Rpc::Describe);
-        assert_eq!(script.take(Rpc::Describe), Behaviour::Honest);
+        assert_eq!(script.take(Rpc::Describe, &[]), Behaviour::Honest);
     }
 }

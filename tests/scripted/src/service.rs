@@ -117,7 +117,7 @@ impl Service {
     ) -> Result<Response<T>, Status> {
         let mut ending = self.begin(&asked)?;
         let result = match admitted {
-            Ok(()) => self.behave(asked.rpc, honest, bend).await,
+            Ok(()) => self.behave(&asked, honest, bend).await,
             Err(NotLeading) => Err(not_leading()),
         };
         ending.code = result
@@ -128,11 +128,12 @@ impl Service {
 
     async fn behave<T: Send + 'static>(
         &self,
-        rpc: Rpc,
+        asked: &Asked,
         honest: impl FnOnce(&Inner, u64) -> Result<T, Status> + Send + 'static,
         bend: impl FnOnce(&Behaviour) -> Option<T>,
     ) -> Result<T, Status> {
-        let behaviour = self.0.script.take(rpc);
+        let rpc = asked.rpc;
+        let behaviour = self.0.script.take(rpc, &asked.about);
         match &behaviour {
             Behaviour::Honest => honest(&self.0, clock::boot_nanos()),
             Behaviour::AnsweredLate(late) => {

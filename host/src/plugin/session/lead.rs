@@ -29,6 +29,9 @@ const LEAD: Verb = Verb {
 /// Pause before a `Lead` that was not taken is sent again, unless a renewal comes first.
 const AGAIN: Duration = Duration::from_secs(1);
 
+/// A `Lead` of this much is over as soon as it is taken: its time counts from a stamp that is older.
+const OVER: Duration = Duration::from_nanos(1);
+
 /// A stamp older than this part of the lease makes a grant too short: a `Lead` that only fetches a new one goes first.
 const OLD: u32 = 4;
 
@@ -80,11 +83,13 @@ impl<'a> Told<'a> {
     pub(crate) async fn follow(&mut self, mut standing: watch::Receiver<Standing>) -> Infallible {
         loop {
             let now = standing.borrow_and_update().clone();
-            self.board
-                .update(|facts| facts.host_drains = matches!(now, Standing::Draining(_)));
+            self.board.update(|facts| {
+                facts.host_drains = matches!(now, Standing::Draining(_) | Standing::Retired(_));
+            });
             let taken = match now {
                 Standing::Leading(term) => self.grant(&term).await,
                 Standing::Standby | Standing::Draining(_) => self.stand_down().await,
+                Standing::Retired(_) => self.lapse().await,
             };
             let changed = async {
                 // Without an elector nothing changes any more.
@@ -151,12 +156,22 @@ impl<'a> Told<'a> {
         }
     }
 
-    /// Takes back every right that the plugin may have.
+    /// Takes back every right that the plugin may have, and ends the terms that they are of.
     pub(crate) async fn stand_down(&mut self) -> Taken {
+        self.take_back(Duration::ZERO).await
+    }
+
+    /// Takes back every right that the plugin may have, but ends no term: the same process may be configured again
+    /// while this host leads, and takes no `Lead` of a term that has ended.
+    async fn lapse(&mut self) -> Taken {
+        self.take_back(OVER).await
+    }
+
+    async fn take_back(&mut self, valid_for: Duration) -> Taken {
         self.board.update(|facts| facts.lead = LeadFact::None);
         while let Some(granted) = self.granted.last() {
             let epoch = granted.epoch.clone();
-            match self.send(&epoch, Duration::ZERO).await {
+            match self.send(&epoch, valid_for).await {
                 // NOT_LEADING: another epoch has ended this one, or it was never taken.
                 Err(error) if error.failure.reason != Some(Reason::NotLeading) => return Taken::No,
                 Ok(()) | Err(_) => self.granted.retain(|granted| granted.epoch != epoch),

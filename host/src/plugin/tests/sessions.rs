@@ -108,6 +108,24 @@ async fn draining_takes_the_lead_back_and_says_when_that_is_done() {
     assert_eq!(server.plugin.seen().leads.len(), count, "it was told once");
 }
 
+#[tokio::test]
+async fn a_plugin_that_is_retired_can_be_led_again_in_the_same_term() {
+    let (host, server, _folder) = active(|_| {}).await;
+    host.standing.send_replace(Standing::Retired(term(1)));
+    timeout(SOON, host.plugin.stood_down()).await.unwrap();
+    let last = server.plugin.seen().leads.pop().unwrap();
+    let nanosecond = prost_types::Duration { seconds: 0, nanos: 1 };
+    assert_eq!(
+        last.valid_for,
+        Some(nanosecond),
+        "zero would end the term for good"
+    );
+    assert!(last.echo.is_some(), "without a stamp it would take nothing back");
+    host.is(SessionState::Draining).await;
+    host.standing.send_replace(Standing::Leading(term(1)));
+    host.is(SessionState::Active).await;
+}
+
 /// A term whose `Lead` ends after `left`.
 fn ending(left: Duration) -> Term {
     let whole = term(1).valid_for(clock::now());
