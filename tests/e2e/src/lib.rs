@@ -1,8 +1,10 @@
 //! What the scenarios in `tests/` share: a cluster with the host's rights in it, a machine for the embedded plugin,
 //! and words for what is waited for.
 
+mod clock;
 mod cluster;
 mod machine;
+pub mod soak;
 pub mod traffic;
 
 pub use cluster::{Cluster, has_finalizer, ingress, is_uninitialised, leads};
