@@ -14,7 +14,7 @@ async fn churn_with_processes_that_die_at_any_moment_leaks_nothing_and_loses_not
     scenario("soak.minute", async |workspace| {
         let options = Options {
             seed: SEED,
-            length: Duration::from_secs(40),
+            length: Duration::from_secs(28),
         };
         soak::run(workspace, options, &mut |_| {}).await
     })
