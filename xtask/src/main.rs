@@ -11,6 +11,7 @@ mod golang;
 mod protocol;
 mod rights;
 mod shell;
+mod soak;
 mod steps;
 mod tools;
 
@@ -35,6 +36,15 @@ enum Command {
         /// Leave everything running, and print how to use kubectl with it
         #[arg(long)]
         keep: bool,
+    },
+    /// Look for what is left behind: Services, nodes and processes come and go for minutes, clients never stop
+    Soak {
+        /// How long, without start and end
+        #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
+        minutes: u32,
+        /// What decides what happens; a random one if not given
+        #[arg(long, value_name = "S")]
+        seed: Option<u64>,
     },
     /// Run all checks and tests, cheap ones first
     Test {
@@ -66,6 +76,7 @@ fn main() -> ExitCode {
     let root = root();
     let result = match Arguments::parse().command {
         Command::Demo { keep } => demo::run(&root, keep),
+        Command::Soak { minutes, seed } => soak::run(&root, minutes, seed),
         Command::Test { list: true, .. } => {
             steps::list();
             Ok(())

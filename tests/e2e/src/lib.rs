@@ -1,10 +1,12 @@
 //! What the scenarios in `tests/` share: a cluster with the host's rights in it, a machine for the embedded plugin,
 //! and words for what is waited for.
 
+mod clock;
 mod cluster;
 mod machine;
 mod metrics;
 pub mod simulated;
+pub mod soak;
 pub mod traffic;
 
 pub use cluster::{Cluster, has_finalizer, ingress, is_uninitialised, leads};

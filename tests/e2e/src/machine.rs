@@ -95,13 +95,7 @@ impl<'a> Machine<'a> {
     ///
     /// If a node port cannot be bound.
     pub async fn serve(&mut self, service: &Service) -> Result<()> {
-        let ports = service
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.ports.clone())
-            .unwrap_or_default();
-        for node_port in ports.iter().filter_map(|port| port.node_port) {
-            let node_port = u16::try_from(node_port)?;
+        for node_port in node_ports(service)? {
             // TCP and UDP may share one.
             if self.served.insert(node_port) {
                 for node in &mut self.nodes {
@@ -111,4 +105,30 @@ impl<'a> Machine<'a> {
         }
         Ok(())
     }
+
+    /// Closes every node port that none of these Services has.
+    ///
+    /// # Errors
+    ///
+    /// If a node port is no port.
+    pub async fn serve_only(&mut self, services: &[Service]) -> Result<()> {
+        let mut wanted = BTreeSet::new();
+        for service in services {
+            wanted.extend(node_ports(service)?);
+        }
+        for node_port in self.served.difference(&wanted) {
+            for node in &mut self.nodes {
+                node.close(*node_port).await;
+            }
+        }
+        self.served.retain(|node_port| wanted.contains(node_port));
+        Ok(())
+    }
+}
+
+/// The node ports of a Service.
+fn node_ports(service: &Service) -> Result<Vec<u16>> {
+    let ports = service.spec.iter().flat_map(|spec| spec.ports.iter().flatten());
+    let chosen = ports.filter_map(|port| port.node_port);
+    chosen.map(|port| Ok(u16::try_from(port)?)).collect()
 }

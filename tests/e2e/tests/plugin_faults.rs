@@ -1,18 +1,15 @@
 //! Plugins that come late, die and are replaced: the host goes on.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_e2e::{Cluster, SOON, cloud, scripted};
 use bulkhead_harness::{
-    Host, PluginProcess, Workspace, eventually, resolve_binary, scenario, service_lb, spawn_endpoint,
+    Host, PluginProcess, Workspace, eventually,
+    observed::{kill, only_child, runs},
+    resolve_binary, scenario, service_lb, spawn_endpoint,
 };
 use bulkhead_scripted::{Behaviour, Entry, Journal, Rpc};
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 /// Starts the scripted plugin as a process whose cloud is in the journal file.
@@ -184,7 +181,7 @@ async fn a_spawned_plugin_is_restarted_when_it_dies_and_ends_with_its_host() -> 
         cluster.address("web").await?;
         let first = only_child(host.process().pid())?;
 
-        kill_process(first, Signal::KILL)?;
+        kill(first)?;
         cluster.add_service(&service_lb("after")).await?;
         cluster.address("after").await?;
         let second = only_child(host.process().pid())?;
@@ -199,38 +196,6 @@ async fn a_spawned_plugin_is_restarted_when_it_dies_and_ends_with_its_host() -> 
         .await
     })
     .await
-}
-
-/// The one child process of a process.
-fn only_child(parent: u32) -> Result<Pid> {
-    let mut children = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let path = entry?.path();
-        // One that ends meanwhile is no child any more.
-        if let Some((pid, state, of)) = stat(&path)
-            && of == parent
-            && state != "Z"
-        {
-            children.push(pid);
-        }
-    }
-    let &[child] = children.as_slice() else {
-        anyhow::bail!("children {children:?}, not one")
-    };
-    Pid::from_raw(child).context("no process id")
-}
-
-fn runs(pid: Pid) -> bool {
-    stat(&PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()))).is_some_and(|(_, state, _)| state != "Z")
-}
-
-/// Process id, state and parent of the process at `/proc/PID`.
-fn stat(path: &Path) -> Option<(i32, String, u32)> {
-    let pid = path.file_name()?.to_str()?.parse().ok()?;
-    let text = fs::read_to_string(path.join("stat")).ok()?;
-    // The name may hold anything, but after its last bracket come fields.
-    let mut fields = text.rsplit_once(") ")?.1.split(' ');
-    Some((pid, fields.next()?.to_owned(), fields.next()?.parse().ok()?))
 }
 
 #[tokio::test(flavor = "multi_thread")]

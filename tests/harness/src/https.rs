@@ -1,4 +1,4 @@
-//! One HTTPS request to a server with a self-signed certificate.
+//! One request to a server: over TLS with a self-signed certificate, or in the clear.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
@@ -14,7 +14,12 @@ use rustls::{
     crypto::{WebPkiSupportedAlgorithms, ring},
     pki_types::{CertificateDer, ServerName, UnixTime},
 };
-use tokio::{net::TcpStream, task::JoinSet, time::timeout};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::TcpStream,
+    task::JoinSet,
+    time::timeout,
+};
 use tokio_rustls::TlsConnector;
 
 /// For the whole request.
@@ -38,10 +43,39 @@ pub struct Response {
 /// If there is no answer within 10 seconds; any status is an answer.
 pub async fn get(address: SocketAddr, path: &str, bearer_token: Option<&str>) -> Result<Response> {
     let request = request(address, path, bearer_token)?;
-    timeout(WITHIN, exchange(address, request))
+    let asked = async {
+        let socket = TcpStream::connect(address).await.context("connect")?;
+        let stream = connector()?
+            .connect(ServerName::IpAddress(address.ip().into()), socket)
+            .await
+            .context("shake hands over TLS")?;
+        exchange(stream, request).await
+    };
+    bounded(Box::pin(asked))
+        .await
+        .with_context(|| format!("GET https://{address}{path}"))
+}
+
+/// Asks `http://ADDRESS PATH` on a new connection.
+///
+/// # Errors
+///
+/// If there is no answer within 10 seconds; any status is an answer.
+pub async fn get_in_the_clear(address: SocketAddr, path: &str) -> Result<Response> {
+    let request = request(address, path, None)?;
+    let asked = async {
+        let socket = TcpStream::connect(address).await.context("connect")?;
+        exchange(socket, request).await
+    };
+    bounded(Box::pin(asked))
+        .await
+        .with_context(|| format!("GET http://{address}{path}"))
+}
+
+async fn bounded(asked: impl Future<Output = Result<Response>>) -> Result<Response> {
+    timeout(WITHIN, asked)
         .await
         .unwrap_or_else(|_| Err(anyhow::anyhow!("no answer within {WITHIN:?}")))
-        .with_context(|| format!("GET https://{address}{path}"))
 }
 
 fn request(address: SocketAddr, path: &str, bearer_token: Option<&str>) -> Result<Request<Empty<Bytes>>> {
@@ -52,12 +86,10 @@ fn request(address: SocketAddr, path: &str, bearer_token: Option<&str>) -> Resul
     Ok(request.body(Empty::new())?)
 }
 
-async fn exchange(address: SocketAddr, request: Request<Empty<Bytes>>) -> Result<Response> {
-    let socket = TcpStream::connect(address).await.context("connect")?;
-    let stream = connector()?
-        .connect(ServerName::IpAddress(address.ip().into()), socket)
-        .await
-        .context("shake hands over TLS")?;
+async fn exchange(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    request: Request<Empty<Bytes>>,
+) -> Result<Response> {
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
     let mut driver = JoinSet::new();
     driver.spawn(connection);

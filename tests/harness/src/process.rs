@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use rustix::process::{Pid, WaitId, WaitIdOptions, WaitIdStatus, kill_process, kill_process_group, waitid};
 use tokio::time::sleep;
 
-use crate::{Workspace, clock};
+use crate::{Workspace, clock, observed};
 
 pub use rustix::process::Signal;
 
@@ -181,15 +181,7 @@ impl Process {
     ///
     /// If the process has ended.
     pub fn rss(&self) -> Result<u64> {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid()))?;
-        let kibibytes: u64 = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))
-            .and_then(|value| value.trim().strip_suffix(" kB"))
-            .ok_or_else(|| anyhow!("{} has no resident memory: it has ended", self.name))?
-            .trim()
-            .parse()?;
-        Ok(kibibytes * 1024)
+        observed::resident_memory(self.pid()).with_context(|| format!("of {}", self.name))
     }
 
     /// How many file descriptors it has open.
@@ -198,10 +190,7 @@ impl Process {
     ///
     /// If the process has ended.
     pub fn open_files(&self) -> Result<usize> {
-        let folder = format!("/proc/{}/fd", self.pid());
-        Ok(fs::read_dir(&folder)
-            .with_context(|| format!("list {folder} of {}", self.name))?
-            .count())
+        observed::open_files(self.pid()).with_context(|| format!("of {}", self.name))
     }
 
     fn tail(&self) -> String {
