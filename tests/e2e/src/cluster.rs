@@ -282,7 +282,7 @@ impl Cluster {
         Ok(events)
     }
 
-    /// The Warning Events so far, about whatever object.
+    /// The Warning Events so far, about whatever object but the API server's own Service, whose repair it tells.
     ///
     /// # Errors
     ///
@@ -290,7 +290,10 @@ impl Cluster {
     pub async fn warnings(&self) -> Result<Vec<Event>> {
         let events: Api<Event> = Api::all(self.server.admin());
         let mut events = events.list(&ListParams::default()).await?.items;
-        events.retain(|event| event.type_.as_deref() == Some("Warning"));
+        events.retain(|event| {
+            let about = event.regarding.clone().unwrap_or_default();
+            event.type_.as_deref() == Some("Warning") && about.name.as_deref() != Some("kubernetes")
+        });
         Ok(events)
     }
 
