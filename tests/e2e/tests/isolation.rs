@@ -365,8 +365,8 @@ async fn a_faulty_plugin_costs_the_others_nothing_and_its_own_objects_no_change(
         );
         let warnings = by_object(&cluster.warnings().await?);
         for (object, notes) in &warnings {
-            let is_of_faulty =
-                object.contains("/faulty-") || notes.iter().all(|note| note.contains("lugin faulty is frozen"));
+            let is_of_faulty = object.contains("/faulty-")
+                || notes.iter().all(|note| note.contains("lugin faulty is frozen"));
             ensure!(is_of_faulty, "{object}: {notes:#?}");
             // What went well between faults may go wrong in each of them.
             let most = if object.ends_with("/faulty-settled") {
