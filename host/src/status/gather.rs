@@ -119,7 +119,8 @@ fn leadership(leadership: Option<&Leadership>) -> LeadershipStatus {
     };
     let state = match &*leadership.subscribe().borrow() {
         Standing::Standby => LeadershipState::Standby,
-        Standing::Leading(_) => LeadershipState::Leading,
+        // A plugin that is let go of is not what the host itself does.
+        Standing::Leading(_) | Standing::Retired(_) => LeadershipState::Leading,
         Standing::Draining(_) => LeadershipState::Draining,
     };
     let lease = leadership.lease();

@@ -118,7 +118,7 @@ impl<'a> Simulated<'a> {
     /// The plugin in the host's configuration, with the nodes and the class of its cloud. Fields may be added.
     pub fn config(&self) -> Value {
         let socket = self.plugin.as_ref().map(PluginProcess::endpoint);
-        config_of(&self.name, "endpoint", json!(socket))
+        config_of(&self.name, "endpoint", &json!(socket))
     }
 
     /// Makes an instance for the node `name`, and the node as its kubelet registers it.
@@ -201,7 +201,7 @@ pub fn configure(workspace: &Workspace, name: &str, plugins: &[Value]) -> Result
 pub fn spawned(workspace: &Workspace, name: &str) -> Result<Value> {
     let binary = resolve_binary("bulkhead-sim", "BULKHEAD_SIM_BIN")?.canonicalize()?;
     let scenario = scenario_path(workspace, name);
-    Ok(config_of(name, "spawn", json!([binary, "--scenario", scenario])))
+    Ok(config_of(name, "spawn", &json!([binary, "--scenario", scenario])))
 }
 
 /// The file from which the plugin of [`spawned`] takes what it is.
@@ -233,7 +233,7 @@ pub fn spare_class_of(name: &str) -> String {
     format!("example.com/{name}-spare")
 }
 
-fn config_of(name: &str, way: &str, reached: Value) -> Value {
+fn config_of(name: &str, way: &str, reached: &Value) -> Value {
     json!({
         "name": name,
         way: reached,

@@ -56,8 +56,11 @@ fn with_id(mut node: Node, id: &str) -> Node {
 /// A region of the provider `acme` and its part of the provider's IDs.
 fn region(cloud: &Simulated<'_>) -> Value {
     let mut config = cloud.config();
-    config["schemes"] = json!(["acme"]);
-    config["providerIDs"] = json!([format!("acme://{}-*", cloud.name())]);
+    if let Some(fields) = config.as_object_mut() {
+        let ids = format!("acme://{}-*", cloud.name());
+        fields.insert("schemes".to_owned(), json!(["acme"]));
+        fields.insert("providerIDs".to_owned(), json!([ids]));
+    }
     config
 }
 

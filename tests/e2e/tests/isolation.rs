@@ -32,7 +32,7 @@ enum Fault {
     /// This happens in every call for instances or load balancers. The process that comes after it is in order.
     Broken(Effect),
     /// The cloud's settings, and those that cure it.
-    Cloud(SettingsChange, SettingsChange),
+    Cloud(Box<[SettingsChange; 2]>),
     /// The cloud asks for a pause, whatever it is asked.
     Throttled,
 }
@@ -76,10 +76,10 @@ fn rows() -> Vec<Row> {
         broken("empty", Effect::Empty, &[]),
         Row {
             name: "refused",
-            fault: Fault::Cloud(
+            fault: Fault::Cloud(Box::new([
                 settings().credentials(Credentials::Invalid),
                 settings().credentials(Credentials::Valid),
-            ),
+            ])),
             shown_by: (SHUT, &[("why", "credentials")]),
         },
         Row {
@@ -112,20 +112,19 @@ impl Fault {
                 };
                 cloud.cloud().add_fault(&Injected::new("*", effect)).await?;
             }
-            Self::Cloud(broken, _) => cloud.cloud().configure(broken).await?,
+            Self::Cloud(settings) => cloud.cloud().configure(&settings[0]).await?,
         }
         Ok(())
     }
 
     async fn end(&self, cloud: &mut Simulated<'_>) -> Result<()> {
         match self {
-            Self::Killed => cloud.replace().await,
             Self::Stopped => cloud.plugin()?.process().signal(Signal::CONT),
             // One call is broken, not the process.
             Self::Broken(Effect::Panic) => Ok(cloud.faults().clear_faults().await?),
-            Self::Broken(_) => cloud.replace().await,
+            Self::Killed | Self::Broken(_) => cloud.replace().await,
             Self::Throttled => Ok(cloud.cloud().clear_faults().await?),
-            Self::Cloud(_, cured) => Ok(cloud.cloud().configure(cured).await?),
+            Self::Cloud(settings) => Ok(cloud.cloud().configure(&settings[1]).await?),
         }
     }
 }
@@ -192,7 +191,10 @@ impl Stage<'_> {
     async fn state(&self) -> Result<String> {
         let answer = self.host.get("/readyz/plugins", None).await?;
         let page: Value = serde_json::from_str(&answer.body)?;
-        let plugins = page["plugins"].as_array().context("no plugins")?;
+        let plugins = page
+            .get("plugins")
+            .and_then(Value::as_array)
+            .context("no plugins")?;
         let plugin = plugins.iter().find(|plugin| plugin["name"] == "faulty");
         let state = plugin.and_then(|plugin| plugin["state"].as_str());
         Ok(state.with_context(|| answer.body.clone())?.to_owned())

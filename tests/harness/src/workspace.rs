@@ -47,13 +47,19 @@ struct Block {
 /// # Errors
 ///
 /// The scenario's error, or that the workspace cannot be made.
-pub async fn scenario(name: &str, run: impl AsyncFnOnce(&Workspace) -> Result<()>) -> Result<()> {
-    let workspace = Workspace::new(name)?;
-    let result = run(&workspace).await;
-    if result.is_err() {
-        workspace.mark_failed();
-    }
-    result
+pub fn scenario<'a>(
+    name: &'a str,
+    run: impl AsyncFnOnce(&Workspace) -> Result<()> + 'a,
+) -> impl Future<Output = Result<()>> + 'a {
+    // A scenario is large: many processes are awaited in it.
+    Box::pin(async move {
+        let workspace = Workspace::new(name)?;
+        let result = run(&workspace).await;
+        if result.is_err() {
+            workspace.mark_failed();
+        }
+        result
+    })
 }
 
 impl Workspace {
