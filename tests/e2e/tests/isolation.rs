@@ -32,7 +32,7 @@ enum Fault {
     /// This happens in every call for instances or load balancers. The process that comes after it is in order.
     Broken(Effect),
     /// The cloud's settings, and those that cure it.
-    Cloud(Box<[SettingsChange; 2]>),
+    Cloud(Box<(SettingsChange, SettingsChange)>),
     /// The cloud asks for a pause, whatever it is asked.
     Throttled,
 }
@@ -76,10 +76,10 @@ fn rows() -> Vec<Row> {
         broken("empty", Effect::Empty, &[]),
         Row {
             name: "refused",
-            fault: Fault::Cloud(Box::new([
+            fault: Fault::Cloud(Box::new((
                 settings().credentials(Credentials::Invalid),
                 settings().credentials(Credentials::Valid),
-            ])),
+            ))),
             shown_by: (SHUT, &[("why", "credentials")]),
         },
         Row {
@@ -112,7 +112,7 @@ impl Fault {
                 };
                 cloud.cloud().add_fault(&Injected::new("*", effect)).await?;
             }
-            Self::Cloud(settings) => cloud.cloud().configure(&settings[0]).await?,
+            Self::Cloud(settings) => cloud.cloud().configure(&settings.0).await?,
         }
         Ok(())
     }
@@ -124,7 +124,7 @@ impl Fault {
             Self::Broken(Effect::Panic) => Ok(cloud.faults().clear_faults().await?),
             Self::Killed | Self::Broken(_) => cloud.replace().await,
             Self::Throttled => Ok(cloud.cloud().clear_faults().await?),
-            Self::Cloud(settings) => Ok(cloud.cloud().configure(&settings[1]).await?),
+            Self::Cloud(settings) => Ok(cloud.cloud().configure(&settings.1).await?),
         }
     }
 }
