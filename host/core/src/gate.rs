@@ -1,6 +1,6 @@
 //! The gates of one plugin: what its failures mean for all its calls, not only for the object that met them.
 //!
-//! Four things shut a gate. Of one capability: the [breaker](crate::breaker). Of the whole plugin: credentials that the
+//! Four things shut a gate. Of one capability: the [breaker]. Of the whole plugin: credentials that the
 //! cloud refuses, and a cloud, or a plugin, that asks to be left alone for a while. Behind a shut gate nothing changes,
 //! deletions included. [`Gates`] is fed with the end of every call and with what the plugin says of itself, and
 //! knows nothing else.
