@@ -53,8 +53,6 @@ pub async fn announce(
 
 /// The Lease under which this process leads; without election one that does not exist.
 fn lease_led(standing: &Standing) -> Option<Uid> {
-    match standing {
-        Standing::Leading(term) => Some(Uid(term.epoch.lease_uid.clone())),
-        Standing::Standby | Standing::Draining(_) | Standing::Retired(_) => None,
-    }
+    let term = standing.leading()?;
+    Some(Uid(term.epoch.lease_uid.clone()))
 }

@@ -57,7 +57,7 @@ impl Sight {
 impl Effects {
     /// The plugin as it is now; `None` while there is no session with it, or nobody has said yet what is its own.
     pub fn sight(&self) -> Option<Sight> {
-        let description = self.plugin.subscribe().borrow().description.clone()?;
+        let description = self.plugin.description()?;
         let territory = self.territory.borrow().clone()?;
         Some(Sight {
             description,

@@ -102,6 +102,14 @@ impl Standing {
             Self::Leading(term) | Self::Draining(term) | Self::Retired(term) => Some(term),
         }
     }
+
+    /// The term in which work may begin.
+    pub const fn leading(&self) -> Option<&Term> {
+        match self {
+            Self::Leading(term) => Some(term),
+            Self::Standby | Self::Draining(_) | Self::Retired(_) => None,
+        }
+    }
 }
 
 /// The right to start one effect now. It cannot be kept for the next one: ask again.

@@ -39,7 +39,6 @@ use bulkhead_core::supervise::Intensity;
 use tokio::sync::watch;
 
 pub use self::activity::{Calls, LastError};
-pub use self::budget::{Budget, Rate};
 pub use self::client::{Ensure, PluginHandle, Right};
 pub use self::connect::ConnectError;
 pub use self::convert::Violation;
@@ -48,7 +47,7 @@ pub use self::session::{Led, SessionState, SessionView};
 pub use self::socket_guard::Refusal;
 pub use self::tls::TlsError;
 
-use crate::config::TlsConfig;
+use crate::config::{BudgetConfig, TlsConfig};
 use crate::leader::Standing;
 use crate::tasks::Tasks;
 
@@ -76,7 +75,7 @@ pub struct Settings {
     /// Deadlines and pauses.
     pub timing: Timing,
     /// How much of it is used at once.
-    pub budget: Budget,
+    pub budget: BudgetConfig,
 }
 
 /// The cluster that every request names.

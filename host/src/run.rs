@@ -18,7 +18,6 @@ use crate::admin::{self, Reviewers, Sources};
 use crate::config::follow::{Load, Means};
 use crate::config::{AdminConfig, ApiConfig, Config, RateConfig};
 use crate::exit::Exit;
-use crate::kube::bucket::Rate;
 use crate::kube::client::{ConnectError, Connection, KubeOptions, connect};
 use crate::leader::{self, Leadership};
 use crate::metrics::Metrics;
@@ -151,10 +150,7 @@ async fn reach(api: &ApiConfig, user_agent: &str, rate: Option<RateConfig>) -> R
     let options = KubeOptions {
         kubeconfig: api.kubeconfig.clone(),
         master: api.master.clone(),
-        rate: rate.map(|rate| Rate {
-            per_second: rate.per_second,
-            burst: rate.burst,
-        }),
+        rate,
         user_agent: format!("{user_agent}/{}", env!("CARGO_PKG_VERSION")),
     };
     connect(&options).await.map_err(|error| refused(&error))

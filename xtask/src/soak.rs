@@ -5,28 +5,11 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use crate::check::target_folder;
-use crate::command::{self, cargo, command};
-use crate::{cluster, say};
+use crate::command::command;
+use crate::demo::release_program;
 
 pub(crate) fn run(root: &Path, minutes: u32, seed: Option<u64>) -> Result<()> {
-    cluster::build(root)?;
-    say("==> building host, plugin and soak (about 4 minutes the first time)");
-    command::run(&mut cargo(
-        root,
-        &[
-            "build",
-            "--release",
-            "-p",
-            "bulkhead",
-            "-p",
-            "bulkhead-local",
-            "-p",
-            "bulkhead-e2e",
-            "--bins",
-        ],
-    ))?;
-    let program = target_folder(root)?.join("release/bulkhead-soak");
+    let program = release_program(root, "soak", "bulkhead-e2e")?;
     let mut soak = command(&program, root);
     soak.arg("--minutes").arg(minutes.to_string());
     if let Some(seed) = seed {

@@ -152,10 +152,8 @@ fn situation<C: Controller>(
     territory: u64,
     lacking: &mut Option<u64>,
 ) -> Situation {
-    let leading = match &*conditions.standing.borrow_and_update() {
-        Standing::Leading(term) => Some(term.epoch.clone()),
-        Standing::Standby | Standing::Draining(_) | Standing::Retired(_) => None,
-    };
+    let standing = conditions.standing.borrow_and_update();
+    let leading = standing.leading().map(|term| term.epoch.clone());
     let view = conditions.session.borrow_and_update();
     let is_able = view
         .description

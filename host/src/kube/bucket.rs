@@ -1,18 +1,10 @@
 //! A token bucket.
 
-use std::num::NonZeroUsize;
 use std::time::Duration;
 
 use bulkhead_core::clock::Instant;
 
-/// How many events a second may pass, and how many at once.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rate {
-    /// Events a second; finite and positive.
-    pub per_second: f64,
-    /// How many may pass at once.
-    pub burst: NonZeroUsize,
-}
+use crate::config::RateConfig;
 
 /// The bucket as the one time that says it all: when it will be full again.
 #[derive(Debug)]
@@ -25,7 +17,7 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    pub(super) fn new(rate: Rate) -> Self {
+    pub(super) fn new(rate: RateConfig) -> Self {
         // A rate that is no rate makes the longest interval, not a panic.
         let interval = Duration::try_from_secs_f64(rate.per_second.recip()).unwrap_or(Duration::MAX);
         let others = u32::try_from(rate.burst.get() - 1).unwrap_or(u32::MAX);
@@ -53,6 +45,8 @@ impl Bucket {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -60,7 +54,7 @@ mod tests {
     const ORIGIN: Instant = Instant::ORIGIN;
 
     fn bucket(per_second: f64, burst: usize) -> Bucket {
-        Bucket::new(Rate {
+        Bucket::new(RateConfig {
             per_second,
             burst: NonZeroUsize::new(burst).unwrap(),
         })

@@ -12,8 +12,8 @@ use http::{HeaderValue, Request, Uri, header};
 use k8s_openapi::api::core::v1::Namespace;
 
 pub use self::pace::{Pace, Turn};
-use super::bucket::Rate;
 use super::error::ApiError;
+use crate::config::RateConfig;
 use crate::telemetry::Chain;
 
 mod pace;
@@ -39,7 +39,7 @@ pub struct KubeOptions {
     /// The API server's URL, in place of the kubeconfig's.
     pub master: Option<Uri>,
     /// A rate of our own; `None`: only the API server's flow control.
-    pub rate: Option<Rate>,
+    pub rate: Option<RateConfig>,
     /// Sent with every request.
     pub user_agent: String,
 }

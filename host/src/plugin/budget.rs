@@ -3,7 +3,7 @@
 //! Whoever finds no room waits, in the order of coming, within the time that the call itself has; and so many wait at
 //! the most. What keeps the session alive (`Lead`, health checks, `GetStatus`) takes no room.
 
-use std::num::{NonZeroU32, NonZeroUsize};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,26 +16,10 @@ use governor::{Quota, RateLimiter};
 use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 use tokio::time::{Instant, sleep};
 
+use crate::config::RateConfig;
+
 /// Calls that wait for room at the most; every worker and every batch of a host is far less.
 const WAITING: usize = 256;
-
-/// How much of a plugin is used at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Budget {
-    /// Calls in flight; `None`: as many as the plugin takes. It never gets more than that.
-    pub calls_in_flight: Option<NonZeroUsize>,
-    /// Calls a second; `None`: any number.
-    pub rate: Option<Rate>,
-}
-
-/// A rate of calls.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Rate {
-    /// Calls a second; finite and positive.
-    pub per_second: f64,
-    /// How many may come at once.
-    pub burst: NonZeroUsize,
-}
 
 /// Why there is no room.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +99,7 @@ pub(super) struct Pace {
 
 impl Pace {
     /// A pace with `rate`.
-    pub(super) fn new(rate: Rate) -> Self {
+    pub(super) fn new(rate: RateConfig) -> Self {
         // A rate that is no rate makes the longest interval, not a panic.
         let interval = Duration::try_from_secs_f64(rate.per_second.recip())
             .unwrap_or(LONGEST)
@@ -169,6 +153,8 @@ impl Clock for Ticks {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroUsize;
+
     use futures::FutureExt as _;
     use rstest::rstest;
     use tokio::time::advance;
@@ -176,7 +162,7 @@ mod tests {
     use super::*;
 
     fn pace(per_second: f64, burst: usize) -> Pace {
-        Pace::new(Rate {
+        Pace::new(RateConfig {
             per_second,
             burst: NonZeroUsize::new(burst).unwrap(),
         })

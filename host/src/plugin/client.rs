@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use bulkhead_core::clock::Instant;
 use bulkhead_core::cloud::{
-    Capability, Certainty, Deleted, Ensured, Failure, InstanceAnswer, LoadBalancerAnswer, Reason,
-    TargetsAnswer,
+    Capability, Certainty, Deleted, Description, Ensured, Failure, InstanceAnswer, LoadBalancerAnswer,
+    Reason, TargetsAnswer,
 };
 use bulkhead_core::digest::Digest;
 use bulkhead_core::election::Epoch;
@@ -109,6 +109,11 @@ impl PluginHandle {
     /// The state of the session, now and in future.
     pub fn subscribe(&self) -> watch::Receiver<SessionView> {
         self.view.clone()
+    }
+
+    /// What the plugin says of itself; `None` without a session.
+    pub fn description(&self) -> Option<Arc<Description>> {
+        self.view.borrow().description.clone()
     }
 
     /// The gates, now and in future. They are the same from session to session.

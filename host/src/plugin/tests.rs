@@ -122,7 +122,7 @@ impl Host {
             memory_limit: None,
             tls: None,
             timing: QUICK,
-            budget: Budget::default(),
+            budget: BudgetConfig::default(),
         };
         adapt(&mut settings);
         let (sender, receiver) = watch::channel(standing);

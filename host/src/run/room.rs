@@ -191,8 +191,8 @@ impl Room {
     /// What the plugin said of itself when it last did.
     pub(super) fn last_description(&self) -> Option<Arc<Description>> {
         let mut described = self.described.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(now) = &self.handle.subscribe().borrow().description {
-            *described = Some(Arc::clone(now));
+        if let Some(now) = self.handle.description() {
+            *described = Some(now);
         }
         described.clone()
     }
@@ -369,13 +369,7 @@ fn settings(house: &House, config: &PluginConfig) -> plugin::Settings {
         memory_limit: config.memory_limit,
         tls: config.tls.clone(),
         timing: timing(&config.deadlines),
-        budget: plugin::Budget {
-            calls_in_flight: config.budget.calls_in_flight,
-            rate: config.budget.rate.map(|rate| plugin::Rate {
-                per_second: rate.per_second,
-                burst: rate.burst,
-            }),
-        },
+        budget: config.budget,
     }
 }
 

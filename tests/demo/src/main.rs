@@ -4,7 +4,6 @@
 //! non-zero. It plays the parts that a real cluster has beside the host: machines, kubelets, clients.
 
 mod acts;
-mod clock;
 mod cluster;
 mod machine;
 mod prober;

@@ -7,12 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use bulkhead_harness::Stopwatch;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
-
-use crate::clock::Stopwatch;
 
 /// For a whole connection.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);

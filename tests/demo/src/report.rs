@@ -3,7 +3,7 @@
 use std::fmt::Display;
 use std::io::{self, Write};
 
-use crate::clock::Stopwatch;
+use bulkhead_harness::Stopwatch;
 
 /// The lines so far.
 #[derive(Debug)]

@@ -1,7 +1,6 @@
 //! What the scenarios in `tests/` share: a cluster with the host's rights in it, a machine for the embedded plugin,
 //! and words for what is waited for.
 
-mod clock;
 mod cluster;
 mod machine;
 mod metrics;

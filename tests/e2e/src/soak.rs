@@ -11,6 +11,7 @@ mod stage;
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
+use bulkhead_harness::Stopwatch;
 use bulkhead_harness::{
     Workspace, eventually,
     observed::{Listener, Protocol},
@@ -24,7 +25,7 @@ use kube::{
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde_json::json;
 
-use crate::{clock::Stopwatch, traffic};
+use crate::traffic;
 use books::{Balance, Books, Services};
 use clients::{Clients, Fronts};
 use model::{Event, Model, Shape};

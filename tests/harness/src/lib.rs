@@ -27,6 +27,7 @@ pub use api_proxy::{ApiProxy, Fault};
 pub use api_server::{ApiServer, HOST_USER, User};
 pub use audit::AuditedRequest;
 pub use binaries::{repository_root, resolve as resolve_binary};
+pub use clock::{Stopwatch, readable};
 pub use eventually::eventually;
 pub use host::{Host, HostOptions, LeaseTiming, SecurePort, spawn_endpoint};
 pub use https::{Response, get, get_in_the_clear};

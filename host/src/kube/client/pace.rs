@@ -10,7 +10,8 @@ use tokio::sync::Mutex;
 use tower::{Layer, Service};
 
 use crate::clock;
-use crate::kube::bucket::{Bucket, Rate};
+use crate::config::RateConfig;
+use crate::kube::bucket::Bucket;
 
 /// Hands out turns at a rate, in the order in which they are asked for. Clones share it.
 #[derive(Clone, Debug)]
@@ -22,7 +23,7 @@ pub struct Turn(());
 
 impl Pace {
     /// A pace with `rate`.
-    pub fn new(rate: Rate) -> Self {
+    pub fn new(rate: RateConfig) -> Self {
         Self(Arc::new(Mutex::new(Bucket::new(rate))))
     }
 
@@ -98,7 +99,7 @@ mod tests {
     /// One request at once, the next ones each after `Duration`.
     fn pace(interval: Duration) -> Pace {
         let per_second = interval.as_secs_f64().recip();
-        Pace::new(Rate {
+        Pace::new(RateConfig {
             per_second,
             burst: NonZeroUsize::MIN,
         })

@@ -8,13 +8,14 @@ use std::time::Duration;
 use bulkhead_core::clock::Instant;
 
 use super::Regarding;
-use crate::kube::bucket::{Bucket, Rate};
+use crate::config::RateConfig;
+use crate::kube::bucket::Bucket;
 
 /// A repeat within this time raises a count; later it is news again.
 const SERIES: Duration = Duration::from_mins(6);
 
 /// Upstream's allowance for each object and component: 25 at once, then one in 300 s.
-const ALLOWANCE: Rate = Rate {
+const ALLOWANCE: RateConfig = RateConfig {
     per_second: 1.0 / 300.0,
     burst: NonZeroUsize::new(25).unwrap(),
 };

@@ -7,7 +7,7 @@ use rstest::rstest;
 use serde_json::json;
 
 use super::*;
-use crate::kube::bucket::Rate;
+use crate::config::RateConfig;
 use crate::kube::fake::{self, Sent};
 
 type Counts = Arc<Mutex<Vec<(&'static str, &'static str)>>>;
@@ -34,7 +34,7 @@ async fn written<V: View>(write: Write<V>) -> Result<V, ApiError> {
 
 /// One turn, and the next ones too late for anybody.
 fn one_turn() -> Pace {
-    Pace::new(Rate {
+    Pace::new(RateConfig {
         per_second: 0.001,
         burst: NonZeroUsize::MIN,
     })

@@ -3,9 +3,8 @@
 use std::os::unix::process::ExitStatusExt;
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_harness::{Signal, eventually};
+use bulkhead_harness::{Signal, eventually, readable};
 
-use crate::clock::readable;
 use crate::cluster::Versions;
 use crate::prober::Prober;
 use crate::report::Report;

@@ -4,12 +4,11 @@ use std::fs;
 use std::io::ErrorKind;
 
 use anyhow::{Context, Result, bail, ensure};
-use bulkhead_harness::eventually;
+use bulkhead_harness::{Stopwatch, eventually};
 use kube::api::DeleteParams;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use crate::clock::Stopwatch;
 use crate::cluster::{self, SERVICE, version};
 use crate::report::Report;
 use crate::stage::{Stage, WITHIN};

@@ -1,11 +1,11 @@
 //! Nodes come and go, and traffic follows without a connection lost.
 
 use anyhow::{Context, Result, ensure};
+use bulkhead_harness::Stopwatch;
 use kube::api::DeleteParams;
 
 use super::nodes::join;
 use super::service::dozen;
-use crate::clock::Stopwatch;
 use crate::cluster;
 use crate::machine::Machine;
 use crate::prober::Prober;

@@ -1,12 +1,11 @@
 //! Nodes join, and the host gives them what only their cloud knows.
 
 use anyhow::{Context, Result, bail, ensure};
-use bulkhead_harness::{Change, Watcher, node};
+use bulkhead_harness::{Change, Stopwatch, Watcher, node};
 use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt;
 use kube::api::PostParams;
 
-use crate::clock::Stopwatch;
 use crate::cluster::{self, ensure_complete, is_tainted};
 use crate::machine::Machine;
 use crate::report::Report;

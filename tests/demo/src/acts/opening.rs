@@ -1,12 +1,11 @@
 //! The control plane, the host under its own rights, the plugin beside it.
 
 use anyhow::{Context, Result, bail};
-use bulkhead_harness::{ApiServer, Host, HostOptions, PluginProcess, User, Workspace, eventually};
+use bulkhead_harness::{ApiServer, Host, HostOptions, PluginProcess, Stopwatch, User, Workspace, eventually};
 use k8s_openapi::api::core::v1::Secret;
 use kube::Api;
 use kube::api::ListParams;
 
-use crate::clock::Stopwatch;
 use crate::machine::{Inventory, Machine};
 use crate::report::Report;
 use crate::stage::{Stage, WITHIN, start_plugin};

@@ -3,12 +3,11 @@
 use std::net::SocketAddr;
 
 use anyhow::{Result, ensure};
-use bulkhead_harness::{eventually, port, service_lb};
+use bulkhead_harness::{Stopwatch, eventually, port, service_lb};
 use k8s_openapi::api::core::v1::Service;
 use kube::ResourceExt;
 use kube::api::PostParams;
 
-use crate::clock::Stopwatch;
 use crate::cluster::{self, SERVICE, external_address, node_port};
 use crate::prober::Answers;
 use crate::report::Report;

@@ -2,12 +2,13 @@
 
 use std::{collections::VecDeque, time::Duration};
 
+use bulkhead_harness::Stopwatch;
+
 use super::{
     books::{Balance, Vitals},
     clients::Tally,
     model::Event,
 };
-use crate::clock::Stopwatch;
 
 /// Events that a failure tells.
 const REMEMBERED: usize = 30;
