@@ -331,6 +331,7 @@ impl Machine {
             return;
         };
         match (answer, request.write) {
+            (Answer::Read(None), _) if self.heard_of_a_lease_since(request.sent) => self.doubtful = true,
             (Answer::Read(lease), _) => {
                 self.doubtful = false;
                 self.maybe_named = lease.as_ref().is_some_and(|lease| self.names_us(&lease.record));
@@ -358,6 +359,12 @@ impl Machine {
                 }
             }
         }
+    }
+
+    /// Whether the watch has told of a Lease after a request was sent: an answer that there is none may be of the time
+    /// before, and would let the claim of whoever holds that Lease run out unseen.
+    fn heard_of_a_lease_since(&self, sent: Instant) -> bool {
+        matches!(self.known, Known::Lease(_)) && self.changed >= sent
     }
 
     /// When the next try may start after one that failed: a period after it was sent.

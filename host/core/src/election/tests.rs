@@ -232,6 +232,26 @@ fn a_lease_of_another_that_vanished(#[case] until: u64, #[case] want: &[&str]) {
     assert_eq!(told(&machine.step(Event::Woken, at(until))), want);
 }
 
+#[test]
+fn an_absence_from_before_the_watch_told_of_the_lease_is_looked_at_again() {
+    let mut machine = candidate();
+    assert_eq!(machine.step(Event::Woken, at(0)), vec![Effect::Read]);
+    machine.step(Event::Noticed(Some(lease("u", 1, "other", 0))), at(400));
+    let effects = machine.step(Event::Answered(Answer::Read(None)), at(4_500));
+    assert_eq!(told(&effects), ["read"]);
+    // It is gone by now, and whoever held it has its whole duration.
+    let effects = machine.step(Event::Answered(Answer::Read(None)), at(9_000));
+    assert_eq!(told(&effects), ["wake at 12000"]);
+    for second in [12, 15, 18, 21] {
+        assert_eq!(told(&machine.step(Event::Woken, at(second * 1_000))), ["read"]);
+        machine.step(Event::Answered(Answer::Read(None)), at(second * 1_000));
+    }
+    assert_eq!(
+        told(&machine.step(Event::Woken, at(24_000))),
+        ["create as me, term 1"]
+    );
+}
+
 #[rstest]
 #[case::ours_lost_and_gone("me")]
 #[case::released_and_gone("")]
