@@ -236,6 +236,7 @@ impl Way {
 #[derive(Debug)]
 pub struct Listener {
     tasks: JoinSet<()>,
+    closing: CancellationToken,
     way: Arc<Way>,
 }
 
@@ -257,22 +258,22 @@ impl Listener {
                 turn: AtomicUsize::new(0),
             })
         };
-        let mut tasks = JoinSet::new();
+        let (mut tasks, closing) = (JoinSet::new(), CancellationToken::new());
         let way = match protocol {
             Protocol::Tcp => {
                 let socket = bind::tcp(at).map_err(failed)?;
                 let way = way(socket.local_addr().map_err(failed)?);
-                tasks.spawn(tcp::accept(socket, Arc::clone(&way)));
+                tasks.spawn(tcp::accept(socket, Arc::clone(&way), closing.clone()));
                 way
             }
             Protocol::Udp => {
                 let socket = bind::udp(at).map_err(failed)?;
                 let way = way(socket.local_addr().map_err(failed)?);
-                tasks.spawn(udp::forward(socket, Arc::clone(&way)));
+                tasks.spawn(udp::forward(socket, Arc::clone(&way), closing.clone()));
                 way
             }
         };
-        Ok(Self { tasks, way })
+        Ok(Self { tasks, closing, way })
     }
 
     /// Where it listens.
@@ -288,7 +289,8 @@ impl Listener {
     /// Closes it and everything it accepted; its port is free when this returns. (Dropping does the
     /// same a moment later.)
     pub async fn close(mut self) {
-        self.tasks.shutdown().await;
+        self.closing.cancel();
+        while self.tasks.join_next().await.is_some() {}
     }
 }
 

@@ -9,6 +9,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::counters::Open;
 use super::{Endpoint, Way, count, proxy};
@@ -31,11 +32,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Of one connection: its own and its target's.
 const DESCRIPTORS: u32 = 2;
 
-/// Accepts for ever; all connections end when this is dropped.
-pub(super) async fn accept(listener: TcpListener, way: Arc<Way>) {
+/// Accepts until `closing`; all connections have ended then.
+pub(super) async fn accept(listener: TcpListener, way: Arc<Way>, closing: CancellationToken) {
     let mut connections = JoinSet::new();
     loop {
         let accepted = tokio::select! {
+            () = closing.cancelled() => {
+                drop(listener);
+                return connections.shutdown().await;
+            }
             accepted = listener.accept() => accepted,
             Some(_) = connections.join_next() => continue,
         };

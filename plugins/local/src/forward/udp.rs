@@ -14,6 +14,7 @@ use tokio::net::UdpSocket;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use super::counters::{Open, count_bytes};
 use super::{Activity, Endpoint, Way, count, drained};
@@ -37,11 +38,13 @@ thread_local! {
     static BUFFER: RefCell<Vec<u8>> = RefCell::new(vec![0; LARGEST_DATAGRAM]);
 }
 
-/// Forwards for ever; all flows end when this is dropped.
-pub(super) async fn forward(socket: UdpSocket, way: Arc<Way>) {
+/// Forwards until `closing`; the socket is closed then, and all flows have ended.
+pub(super) async fn forward(socket: UdpSocket, way: Arc<Way>, closing: CancellationToken) {
     let mut flows = Flows::new(Arc::new(socket), way);
     loop {
         let readable = tokio::select! {
+            // A flow may be in the middle of an answer, for which it needs the socket.
+            () = closing.cancelled() => return flows.tasks.shutdown().await,
             readable = flows.socket.readable() => readable,
             Some(ended) = flows.tasks.join_next() => {
                 if let Ok((client, serial)) = ended {

@@ -85,6 +85,37 @@ async fn a_client_stays_with_its_target_and_clients_go_round() {
     }
 }
 
+/// A flow in the middle of an answer holds the socket too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_port_is_free_once_its_listener_is_closed_however_busy_it_is() {
+    let (one, flood) = {
+        let socket = UdpSocket::bind("127.0.20.3:0").await.unwrap();
+        let at = socket.local_addr().unwrap();
+        let mut tasks = JoinSet::new();
+        tasks.spawn(async move {
+            let mut buffer = vec![0; LARGEST_DATAGRAM];
+            loop {
+                let (_, from) = socket.recv_from(&mut buffer).await.unwrap();
+                for _ in 0..500 {
+                    // Nobody may be there any more.
+                    drop(socket.try_send_to(&[1; 1000], from));
+                }
+            }
+        });
+        (at, tasks)
+    };
+    for round in 0..100 {
+        let (listener, _) = forwarding(&[one], Limits::default());
+        let at = listener.at();
+        for _ in 0..4 {
+            ask(&client(&listener).await, b"x").await;
+        }
+        listener.close().await;
+        assert!(bind::udp(at).is_ok(), "round {round}");
+    }
+    drop(flood);
+}
+
 #[tokio::test]
 async fn a_large_datagram_passes_whole() {
     let (one, _one) = target(1).await;
