@@ -88,6 +88,11 @@ impl<K: Clone + Ord> Queue<K> {
         self.insert(|schedule| schedule.add_now(key, now()));
     }
 
+    /// What made keys fail is mended: every key in backoff is due now, and those in work as soon as that ends.
+    pub fn retry_failed(&self) {
+        self.shared.update(|schedule| schedule.retry_failed(now()));
+    }
+
     fn insert(&self, add: impl FnOnce(&mut Schedule<K>) -> bool) {
         if self.shared.update(add) {
             self.shared.observer.added();

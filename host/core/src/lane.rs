@@ -2,7 +2,8 @@
 //!
 //! A new term forgets what an earlier one remembered and looks at every object; a new session looks at every object
 //! again, since what failed before may have been the old one's fault; so does a change of what the plugin owns. So does
-//! a gate that opens, unless the plugin only asked for a pause: then every key waits as long as it has to.
+//! a gate that opens, unless the plugin only asked for a pause: then every key waits as long as it has to. When a plugin
+//! is rid of a trouble that it reported, what failed is tried again at once.
 
 use crate::election::Epoch;
 use crate::gate::Gate;
@@ -30,6 +31,8 @@ pub struct Situation {
     pub territory: u64,
     /// Whether that session takes work, and the plugin declares what the controller needs.
     pub takes_work: bool,
+    /// Whether the plugin reports a trouble of its own.
+    pub is_troubled: bool,
     /// The gate of what the controller needs.
     pub gate: Gate,
 }
@@ -58,6 +61,8 @@ pub enum Order {
     Let(Flow),
     /// Put every object in and hand them out.
     Open,
+    /// Hand out now what waits because it failed.
+    RetryFailed,
 }
 
 /// What a lane has seen so far.
@@ -67,6 +72,7 @@ pub struct Lane {
     /// The session and the territory for which it is open.
     open: Option<(u64, u64)>,
     flow: Flow,
+    was_troubled: bool,
 }
 
 impl Lane {
@@ -90,9 +96,12 @@ impl Lane {
             orders.push(Order::Let(flow));
             self.flow = flow;
         }
+        let is_cured = std::mem::replace(&mut self.was_troubled, now.is_troubled) && !now.is_troubled;
         if wanted.is_some() && self.open.is_none() {
             orders.push(Order::Open);
             self.open = wanted;
+        } else if self.open.is_some() && is_cured {
+            orders.push(Order::RetryFailed);
         }
         orders
     }
@@ -125,6 +134,7 @@ mod tests {
             session,
             territory: 1,
             takes_work,
+            is_troubled: false,
             gate: Gate::Open,
         }
     }
@@ -151,6 +161,22 @@ mod tests {
     }
 
     const TRIAL: Gate = Gate::Trial { why: Why::Unreached };
+
+    #[test]
+    fn what_failed_is_tried_again_once_the_plugin_is_rid_of_its_trouble() {
+        let troubled = |session, is_troubled| Situation {
+            is_troubled,
+            ..situation(Some(1), session, true)
+        };
+        let mut lane = Lane::default();
+        lane.step(&troubled(1, true));
+        assert_eq!(lane.step(&troubled(1, true)), []);
+        assert_eq!(lane.step(&troubled(1, false)), [Order::RetryFailed]);
+        assert_eq!(lane.step(&troubled(1, false)), []);
+        assert_eq!(lane.step(&troubled(1, true)), []);
+        let another = [Order::Close, Order::Open];
+        assert_eq!(lane.step(&troubled(2, false)), another, "nothing has failed yet");
+    }
 
     /// What a lane that works in term 1 with session 1 does next.
     #[rstest]

@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use crate::kube::stores::all_ready;
 use crate::leader::Standing;
 use crate::metrics::QueueMetrics;
-use crate::plugin::SessionView;
+use crate::plugin::{SessionState, SessionView};
 use crate::queue::Queue;
 use crate::readiness::Heartbeat;
 use crate::tasks::Tasks;
@@ -164,6 +164,7 @@ fn situation<C: Controller>(
         session: view.session,
         territory,
         takes_work: view.state.takes_work() && is_able,
+        is_troubled: view.state == SessionState::Degraded,
         gate: conditions.gates.borrow_and_update().of(C::CAPABILITY),
     }
 }
@@ -177,6 +178,7 @@ fn obey<C: Controller>(controller: &C, order: &Order) {
             controller.queue().open();
             controller.add_all();
         }
+        Order::RetryFailed => controller.queue().retry_failed(),
     }
 }
 

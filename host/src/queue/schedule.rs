@@ -94,6 +94,19 @@ impl<K: Clone + Ord> Schedule<K> {
         })
     }
 
+    /// Makes every key in backoff due at `now`, and those in work as soon as that ends: it may fail for the old cause.
+    pub(super) fn retry_failed(&mut self, now: Instant) {
+        let failed: Vec<K> = self
+            .entries
+            .iter()
+            .filter(|(_, entry)| entry.taken.is_some() || entry.floor.is_some())
+            .map(|(key, _)| key.clone())
+            .collect();
+        for key in failed {
+            self.add_now(key, now);
+        }
+    }
+
     fn change(&mut self, key: K, change: impl FnOnce(&mut Entry)) -> bool {
         if self.closed || self.shut_down {
             return false;

@@ -221,6 +221,23 @@ async fn a_backoff_lasts_at_least_what_is_asked_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_failed_is_due_once_its_cause_is_mended_and_what_waits_by_itself_is_not() {
+    let queue = queue();
+    queue.add_after(3, SECOND * 30);
+    queue.add(1);
+    poll(&queue).unwrap().done(Next::retry_after(SECOND * 300));
+    queue.add(2);
+    let failing = poll(&queue).unwrap();
+    queue.retry_failed();
+    failing.done(Next::retry_after(SECOND * 300));
+    let again = poll(&queue).unwrap();
+    assert_eq!((*again.key(), again.failures()), (1, 1));
+    again.done(Next::AwaitChange);
+    assert_eq!(poll_key(&queue), Some(2));
+    assert_eq!(poll_key(&queue), None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_dropped_turn_counts_as_failed() {
     let queue = queue();
     queue.add(1);

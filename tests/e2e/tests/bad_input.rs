@@ -211,9 +211,10 @@ async fn an_inventory_with_duplicates_is_refused_with_both_lines_and_taken_once_
             .await?;
         inventory(workspace, &[("i-1", "node-1", one), ("i-2", "node-2", two)])?;
         plugin.process().wait_for_log("inventory read", SOON).await?;
-        // The one that met the error is looked at again in minutes.
+        // The one that met the error is looked at again once the plugin is well, not in minutes.
         cluster.add_node("node-2").await?;
-        cluster.initialised("node-2").await.map(drop)
+        cluster.initialised("node-2").await?;
+        cluster.initialised("node-1").await.map(drop)
     })
     .await
 }
@@ -239,7 +240,7 @@ async fn a_node_that_the_inventory_does_not_know_is_told_how_to_be_known() -> Re
             .await?;
         let note = event.note.unwrap_or_default();
         assert!(
-            note.contains("--provider-id") && note.contains("name them alike"),
+            note.contains("by name stranger") && note.contains("--provider-id"),
             "{note}"
         );
         cluster.initialised("node-1").await?;
