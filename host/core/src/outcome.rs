@@ -82,11 +82,30 @@ struct Gist {
 /// A word that is so long and has a digit is an id.
 const ID_LENGTH: usize = 16;
 
+/// The word before the cloud's id of one request.
+const REQUEST: &str = "request";
+
+/// Where to look in the cloud, as the end of a text for people; empty where nothing is known.
+pub fn in_cloud(code: &str, request_id: &str) -> String {
+    match (code, request_id) {
+        ("", "") => String::new(),
+        (code, "") => format!(" (cloud code {code})"),
+        ("", id) => format!(" (cloud {REQUEST} {id})"),
+        (code, id) => format!(" (cloud code {code}, {REQUEST} {id})"),
+    }
+}
+
 impl Gist {
     fn of(notice: &Notice) -> Self {
-        let is_id =
-            |word: &&str| word.len() >= ID_LENGTH && word.contains(|letter: char| letter.is_ascii_digit());
-        let words = notice.note.split_whitespace().filter(|word| !is_id(word));
+        let is_long_id =
+            |word: &str| word.len() >= ID_LENGTH && word.contains(|letter: char| letter.is_ascii_digit());
+        let mut follows_request = false;
+        let is_kept = |word: &&str| {
+            let is_request_id =
+                std::mem::replace(&mut follows_request, *word == REQUEST) && word.ends_with(')');
+            !is_request_id && !is_long_id(word)
+        };
+        let words = notice.note.split_whitespace().filter(is_kept);
         Self {
             severity: notice.severity,
             reason: notice.reason,
@@ -211,7 +230,7 @@ pub fn message_of(failure: &Failure) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{Notice, Told};
+    use super::{Notice, Told, in_cloud};
 
     #[test]
     fn nothing_is_told_twice_in_a_row_until_all_is_well() {
@@ -238,6 +257,9 @@ mod tests {
         let other = "no room on port 443 (cloud request 7a1d0bc2-3e4f-4d6c-9b80-112233445566)";
         let counts = [first, second, other].map(|text| told.news(&failed(text)).len());
         assert_eq!(counts, [1, 0, 1]);
+        let short = |id: &str| format!("no room on port 443{}", in_cloud("Full", id));
+        let counts = ["call-345", "call-346"].map(|id| told.news(&failed(&short(id))).len());
+        assert_eq!(counts, [1, 0]);
     }
 
     #[test]

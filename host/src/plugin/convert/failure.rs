@@ -1,6 +1,7 @@
 //! Errors: gRPC statuses and the protocol's own message, as [`Failure`]s.
 
 use bulkhead_core::cloud::{Certainty, Failure, Reason};
+use bulkhead_core::outcome::in_cloud;
 use bulkhead_core::service::field;
 use bulkhead_proto::{ERROR_CERTAINTY_KEY, ERROR_DOMAIN, v1};
 use tonic::{Code, Status};
@@ -126,12 +127,7 @@ fn message<'a>(
             fields = format!("{fields}; {name}: {description}");
         }
     }
-    let cloud = match (cloud_code, cloud_request_id) {
-        ("", "") => String::new(),
-        (code, "") => format!(" (cloud code {code})"),
-        ("", request) => format!(" (cloud request {request})"),
-        (code, request) => format!(" (cloud code {code}, request {request})"),
-    };
+    let cloud = in_cloud(cloud_code, cloud_request_id);
     clean(&format!("{text}{fields}{cloud}"))
 }
 
