@@ -11,7 +11,7 @@ use crate::kube::events::{EventRecorder, EventSpec, Regarding};
 use crate::leader::Standing;
 use crate::plugin::PluginHandle;
 
-/// Tells of the gates of `plugin` at `place`, until nobody keeps them any more. The Lease's UID is filled in.
+/// Tells of the gates of `plugin` at `place`, until nobody keeps them any more.
 pub async fn announce(
     plugin: PluginHandle,
     events: EventRecorder,
@@ -22,19 +22,15 @@ pub async fn announce(
     let mut bulletin = Bulletin::default();
     loop {
         let now = clock::now();
-        let lease = lease_led(&standing.borrow_and_update());
+        let regarding = led(&place, &standing.borrow_and_update());
         let view = gates.borrow_and_update().clone();
-        let issue = if lease.is_some() {
+        let issue = if regarding.is_some() {
             bulletin.step(plugin.name(), &view, now)
         } else {
             bulletin = Bulletin::default();
             Issue::default()
         };
-        if let Some(notice) = issue.notice {
-            let mut regarding = place.clone();
-            if regarding.kind == Regarding::LEASE {
-                regarding.uid = lease;
-            }
+        if let (Some(notice), Some(regarding)) = (issue.notice, regarding) {
             events.emit(EventSpec::from_notice(regarding, "CallPlugin", notice));
         }
         let due = async {
@@ -51,8 +47,13 @@ pub async fn announce(
     }
 }
 
-/// The Lease under which this process leads; without election one that does not exist.
-fn lease_led(standing: &Standing) -> Option<Uid> {
+/// `place` as the object that Events of the present term regard; a Lease with the UID that it has in that term, or
+/// `kubectl describe` does not show them. `None`: this process does not lead.
+pub fn led(place: &Regarding, standing: &Standing) -> Option<Regarding> {
     let term = standing.leading()?;
-    Some(Uid(term.epoch.lease_uid.clone()))
+    let mut regarding = place.clone();
+    if regarding.kind == Regarding::LEASE {
+        regarding.uid = Some(Uid(term.epoch.lease_uid.clone()));
+    }
+    Some(regarding)
 }

@@ -3,7 +3,6 @@
 //! Stores keep small views decoded straight from the watch stream; the writer sends each write of the design's
 //! table in its one form and never retries: that is the queues' business.
 
-pub mod bucket;
 pub mod client;
 pub mod error;
 pub mod events;

@@ -2,6 +2,7 @@
 
 pub mod admin;
 pub mod announcer;
+mod bucket;
 pub mod cli;
 pub mod clock;
 pub mod config;

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::show;
 use super::wanted::Wanted;
-use crate::announcer::announce;
+use crate::announcer::{announce, led};
 use crate::config::{ControllerConfig, DeadlineConfig, PluginConfig};
 use crate::controllers::Effects;
 use crate::controllers::lane::{self, Conditions, Controller};
@@ -71,9 +71,10 @@ impl House {
     /// Tells people what a plugin does not get. The leader tells it; standbys see the same.
     pub(super) fn complain(&self, complaint: &Complaint) {
         tracing::warn!("{complaint}");
-        if self.leadership.is_leader() {
+        let regarding = led(&self.notice_board, &self.leadership.subscribe().borrow());
+        if let Some(regarding) = regarding {
             self.events.with_component(component::MANAGER).emit(EventSpec {
-                regarding: self.notice_board.clone(),
+                regarding,
                 severity: Severity::Warning,
                 reason: CLAIM_REFUSED.into(),
                 note: complaint.to_string(),

@@ -9,9 +9,9 @@ use http::Request;
 use tokio::sync::Mutex;
 use tower::{Layer, Service};
 
+use crate::bucket::Bucket;
 use crate::clock;
 use crate::config::RateConfig;
-use crate::kube::bucket::Bucket;
 
 /// Hands out turns at a rate, in the order in which they are asked for. Clones share it.
 #[derive(Clone, Debug)]

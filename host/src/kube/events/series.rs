@@ -8,8 +8,8 @@ use std::time::Duration;
 use bulkhead_core::clock::Instant;
 
 use super::Regarding;
+use crate::bucket::Bucket;
 use crate::config::RateConfig;
-use crate::kube::bucket::Bucket;
 
 /// A repeat within this time raises a count; later it is news again.
 const SERIES: Duration = Duration::from_mins(6);

@@ -1,25 +1,28 @@
 //! What a child writes goes into the host's log: line by line, cut, cleaned, and not faster than a log is read.
 
-use std::time::Duration;
+use std::num::NonZeroUsize;
 
-use bulkhead_core::clock::Instant;
 use tokio::io::{AsyncBufReadExt as _, AsyncRead, BufReader};
 
+use crate::bucket::Bucket;
 use crate::clock;
+use crate::config::RateConfig;
 use crate::plugin::convert::text::is_unprintable;
 
 /// Longest line that is kept; the rest of a longer one is dropped.
 const LINE_BYTES: usize = 8 << 10;
-/// Lines that may come at once.
-const BURST: u32 = 500;
-/// How often one more line may come, for good: 50 a second.
-const PACE: Duration = Duration::from_millis(20);
+/// How many lines may come: what a person can still follow, and a start that says a lot.
+const RATE: RateConfig = RateConfig {
+    per_second: 50.0,
+    burst: NonZeroUsize::new(500).unwrap(),
+};
 
 /// Hands out lines, cut and cleaned, until the pipe ends. The pipe is always read: a plugin never waits for its log.
 pub(super) async fn forward(pipe: impl AsyncRead + Unpin, emit: impl Fn(&str)) {
     let mut reader = BufReader::new(pipe);
     let mut line = Vec::new();
-    let mut budget = Budget::new(clock::now());
+    let mut bucket = Bucket::new(RATE);
+    let mut dropped = 0;
     loop {
         let (used, is_whole) = match reader.fill_buf().await {
             Ok([]) | Err(_) => break,
@@ -33,14 +36,16 @@ pub(super) async fn forward(pipe: impl AsyncRead + Unpin, emit: impl Fn(&str)) {
         };
         reader.consume(used);
         if is_whole {
-            if budget.admits(clock::now()) {
-                tell_dropped(budget.take_dropped(), &emit);
+            if bucket.try_take(clock::now()) {
+                tell_dropped(std::mem::take(&mut dropped), &emit);
                 emit(&printable(&line));
+            } else {
+                dropped += 1;
             }
             line.clear();
         }
     }
-    tell_dropped(budget.take_dropped(), &emit);
+    tell_dropped(dropped, &emit);
     if !line.is_empty() {
         emit(&printable(&line));
     }
@@ -66,38 +71,6 @@ fn printable(line: &[u8]) -> String {
 pub(super) fn logger(plugin: &str) -> impl Fn(&str) + use<> {
     let plugin = plugin.to_owned();
     move |line| tracing::info!(target: "plugin", plugin, "{line}")
-}
-
-/// How many more lines may come, and how many were too many.
-#[derive(Debug)]
-struct Budget {
-    /// When it will be full again.
-    full_at: Instant,
-    dropped: u64,
-}
-
-impl Budget {
-    const fn new(now: Instant) -> Self {
-        Self {
-            full_at: now,
-            dropped: 0,
-        }
-    }
-
-    /// Whether one more line may come now.
-    fn admits(&mut self, now: Instant) -> bool {
-        let full_at = self.full_at.max(now) + PACE;
-        if full_at.saturating_since(now) > PACE * BURST {
-            self.dropped += 1;
-            return false;
-        }
-        self.full_at = full_at;
-        true
-    }
-
-    fn take_dropped(&mut self) -> u64 {
-        std::mem::take(&mut self.dropped)
-    }
 }
 
 #[cfg(test)]
@@ -150,17 +123,5 @@ mod tests {
         };
         let dropped: usize = told.iter().map(count).sum();
         assert_eq!(kept.len() + dropped, 100_000);
-    }
-
-    #[test]
-    fn a_budget_fills_up_again() {
-        let start = Instant::ORIGIN;
-        let mut budget = Budget::new(start);
-        let admitted = (0..1000).filter(|_| budget.admits(start)).count();
-        assert_eq!(admitted, BURST as usize);
-        assert!(!budget.admits(start) && budget.admits(start + PACE));
-        let later = start + PACE * BURST * 10;
-        let admitted = (0..1000).filter(|_| budget.admits(later)).count();
-        assert_eq!(admitted, BURST as usize);
     }
 }

@@ -1,4 +1,4 @@
-//! A token bucket.
+//! A token bucket as a value: whoever has it says what time it is, and waits or does not.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::config::RateConfig;
 
 /// The bucket as the one time that says it all: when it will be full again.
 #[derive(Debug)]
-pub(super) struct Bucket {
+pub(crate) struct Bucket {
     /// What one event takes.
     interval: Duration,
     /// How far the time of fullness may lie ahead without a wait.
@@ -17,7 +17,7 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    pub(super) fn new(rate: RateConfig) -> Self {
+    pub(crate) fn new(rate: RateConfig) -> Self {
         // A rate that is no rate makes the longest interval, not a panic.
         let interval = Duration::try_from_secs_f64(rate.per_second.recip()).unwrap_or(Duration::MAX);
         let others = u32::try_from(rate.burst.get() - 1).unwrap_or(u32::MAX);
@@ -29,12 +29,12 @@ impl Bucket {
     }
 
     /// How long until there is a token.
-    pub(super) fn wait(&self, now: Instant) -> Duration {
+    pub(crate) fn wait(&self, now: Instant) -> Duration {
         self.full_at.saturating_since(now).saturating_sub(self.tolerance)
     }
 
     /// Takes one token if there is one; whether it did.
-    pub(super) fn try_take(&mut self, now: Instant) -> bool {
+    pub(crate) fn try_take(&mut self, now: Instant) -> bool {
         let free = self.wait(now).is_zero();
         if free {
             self.full_at = self.full_at.max(now) + self.interval;
