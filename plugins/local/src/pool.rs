@@ -67,7 +67,7 @@ pub enum PoolError {
     /// The requested address is outside every range, or a range's network or broadcast address, or
     /// excluded.
     #[error(
-        "requested address {address} is not in the address pool {pool}: ask for one inside, or add it to the plugin's --pool"
+        "requested address {address} is not in the address pool {pool}: ask for one inside, or for none to be given a free one; its operator can add ranges with --pool"
     )]
     NotInPool {
         /// The address asked for.
@@ -77,7 +77,7 @@ pub enum PoolError {
     },
     /// The requested address belongs to another Service.
     #[error(
-        "requested address {address} is taken by Service {by}: ask for another one, or delete that Service"
+        "requested address {address} is taken by Service {by}: ask for another one, or for none to be given a free one"
     )]
     Taken {
         /// The address asked for.

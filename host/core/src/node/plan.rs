@@ -266,10 +266,15 @@ fn absent(observed: &Observed<'_>, proof: &AbsenceProof) -> Plan {
     } else {
         proof.scopes.join(", ")
     };
+    let sought = match &observed.node.provider_id {
+        Some(id) => format!("provider ID {id}"),
+        None => format!("name {}", observed.node.name),
+    };
     rest(
         format!(
-            "No instance for this node in {scopes}. If its host name differs from the instance's name, start the \
-             kubelet with --provider-id, or name them alike"
+            "No instance for this node in {scopes}, looked for by {sought}: the taint {UNINITIALIZED_TAINT} stays. If \
+             the machine is there, give instance and node one name, or start the kubelet with the instance's provider \
+             ID as --provider-id; if it is gone, delete the Node"
         ),
         if observed.age < YOUNG {
             Next::After(SOON)

@@ -187,7 +187,12 @@ fn ports(spec: &v1::Spec) -> Result<Ports> {
         let protocol = match port.protocol() {
             v1::Protocol::Tcp => Protocol::Tcp,
             v1::Protocol::Udp => Protocol::Udp,
-            v1::Protocol::Sctp => return Err(wrong("protocol", "SCTP is not served")),
+            v1::Protocol::Sctp => {
+                return Err(wrong(
+                    "protocol",
+                    "SCTP is not served: use TCP or UDP, or another class of load balancer",
+                ));
+            }
             v1::Protocol::Unspecified => return Err(wrong("protocol", "is missing")),
         };
         let listen = Listen {

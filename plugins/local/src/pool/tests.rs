@@ -41,27 +41,27 @@ fn takes(#[case] ranges: &[&str], #[case] excluded: &[&str], #[case] request: Re
 #[rstest]
 #[case::outside(
     "10.0.0.1",
-    "requested address 10.0.0.1 is not in the address pool 127.0.10.0/30: ask for one inside, or add it to the plugin's --pool"
+    "requested address 10.0.0.1 is not in the address pool 127.0.10.0/30: ask for one inside, or for none to be given a free one; its operator can add ranges with --pool"
 )]
 #[case::network_address(
     "127.0.10.0",
-    "requested address 127.0.10.0 is not in the address pool 127.0.10.0/30: ask for one inside, or add it to the plugin's --pool"
+    "requested address 127.0.10.0 is not in the address pool 127.0.10.0/30: ask for one inside, or for none to be given a free one; its operator can add ranges with --pool"
 )]
 #[case::broadcast_address(
     "127.0.10.3",
-    "requested address 127.0.10.3 is not in the address pool 127.0.10.0/30: ask for one inside, or add it to the plugin's --pool"
+    "requested address 127.0.10.3 is not in the address pool 127.0.10.0/30: ask for one inside, or for none to be given a free one; its operator can add ranges with --pool"
 )]
 #[case::excluded(
     "127.0.10.2",
-    "requested address 127.0.10.2 is not in the address pool 127.0.10.0/30: ask for one inside, or add it to the plugin's --pool"
+    "requested address 127.0.10.2 is not in the address pool 127.0.10.0/30: ask for one inside, or for none to be given a free one; its operator can add ranges with --pool"
 )]
 #[case::taken(
     "127.0.10.1",
-    "requested address 127.0.10.1 is taken by Service shop/a: ask for another one, or delete that Service"
+    "requested address 127.0.10.1 is taken by Service shop/a: ask for another one, or for none to be given a free one"
 )]
 #[case::other_family(
     "::1",
-    "requested address ::1 is not in the address pool 127.0.10.0/30: ask for one inside, or add it to the plugin's --pool"
+    "requested address ::1 is not in the address pool 127.0.10.0/30: ask for one inside, or for none to be given a free one; its operator can add ranges with --pool"
 )]
 fn refuses_a_request(#[case] address: &str, #[case] message: &str) {
     let mut pool = pool(&["127.0.10.0/30"], &["127.0.10.2"]);
@@ -114,7 +114,7 @@ const TURNED: &[Family] = &[Family::V6, Family::V4];
 #[case::a_family_less(wish(V6, Need::Every, &[], &[]), &["127.0.10.3", "::1"], Ok("::1"))]
 #[case::what_was_told_before(wish(BOTH, Need::Every, &[], &["127.0.10.3"]), &[], Ok("127.0.10.3 ::1"))]
 #[case::requested(wish(BOTH, Need::Every, &["127.0.10.3"], &["127.0.10.1"]), &["127.0.10.1"], Ok("127.0.10.3 ::1"))]
-#[case::requested_and_taken(wish(BOTH, Need::Any, &["127.0.10.2"], &[]), &[], Err("requested address 127.0.10.2 is taken by Service shop/other: ask for another one, or delete that Service"))]
+#[case::requested_and_taken(wish(BOTH, Need::Any, &["127.0.10.2"], &[]), &[], Err("requested address 127.0.10.2 is taken by Service shop/other: ask for another one, or for none to be given a free one"))]
 fn assigns(#[case] wish: Wish, #[case] held: &[&str], #[case] want: Result<&str, &str>) {
     let mut pool = pool(
         &["127.0.10.0/29", "::1"],
