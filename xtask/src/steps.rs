@@ -86,7 +86,8 @@ fn clippy(root: &Path) -> Command {
 
 /// The end-to-end tests by name: selecting their package would build everything below it anew, with fewer features.
 fn end_to_end(root: &Path) -> Result<Command> {
-    let mut test = cargo(root, &["test", "--workspace"]);
+    // All of them, whatever fails: one run shows every fault there is.
+    let mut test = cargo(root, &["test", "--workspace", "--no-fail-fast"]);
     test.env(rights::FOLDER_VARIABLE, rights::prepare(root)?);
     let folder = root.join("tests/e2e/tests");
     let mut names = Vec::new();
