@@ -264,10 +264,11 @@ async fn an_api_server_that_asks_to_wait_or_times_out_is_asked_again_at_its_pace
         proxy.fault(Method::PATCH, STATUS_PATH, 2, busy);
         proxy.fault(Method::PATCH, STATUS_PATH, 2, late);
         proxy.fault(Method::PATCH, "/nodes/node-1", 2, late);
-        cluster.add_service(&service_lb("web")).await?;
+        // A Service that is seen before any node has a Warning of its own.
         cluster.add_node("node-1").await?;
-        cluster.address("web").await?;
         cluster.initialised("node-1").await?;
+        cluster.add_service(&service_lb("web")).await?;
+        cluster.address("web").await?;
         assert_eq!(proxy.met(), 8 + 6);
         assert_eq!(plugin.cloud().journal().creates()?, 1);
         // Whoever waits as asked has nothing to complain about.
