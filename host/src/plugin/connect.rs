@@ -3,10 +3,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use rustls::AlertDescription;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
@@ -81,6 +83,8 @@ pub(crate) struct Connection {
     pub(crate) gone: CancellationToken,
     /// Which file it was connected by.
     pub(crate) stamp: Option<Stamp>,
+    /// By what the plugin refused this host's certificate, if it did.
+    pub(crate) refusal: Arc<OnceLock<AlertDescription>>,
 }
 
 /// Connects to `address`, refusing files that others may replace and peers of other users than this process's, 0 and
@@ -192,8 +196,10 @@ where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let gone = CancellationToken::new();
+    let refusal = Arc::new(OnceLock::new());
     let mut once = Some(TokioIo::new(Watched {
         stream,
+        refusal: Arc::clone(&refusal),
         _gone: gone.clone().drop_guard(),
     }));
     let connector = service_fn(move |_| {
@@ -207,13 +213,20 @@ where
         .connect_with_connector(connector)
         .await
         .map_err(ConnectError::Transport)?;
-    Ok(Connection { channel, gone, stamp })
+    Ok(Connection {
+        channel,
+        gone,
+        stamp,
+        refusal,
+    })
 }
 
-/// A stream that tells when it is dropped, which HTTP/2 does as soon as either side ends it.
+/// A stream that tells when it is dropped, which HTTP/2 does as soon as either side ends it, and what HTTP/2 does not: by
+/// what it was refused.
 #[derive(Debug)]
 struct Watched<S> {
     stream: S,
+    refusal: Arc<OnceLock<AlertDescription>>,
     _gone: DropGuard,
 }
 
@@ -223,7 +236,13 @@ impl<S: AsyncRead + Unpin> AsyncRead for Watched<S> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if let Poll::Ready(Err(error)) = &read
+            && let Some(refusal) = tls::refusal(error)
+        {
+            self.refusal.get_or_init(|| refusal);
+        }
+        read
     }
 }
 

@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bulkhead_core::clock::Timestamp;
 use bulkhead_core::cloud::{Description, Failure};
 use bulkhead_proto::{REVISION, v1};
+use rustls::AlertDescription;
 use tokio::sync::watch;
 
 pub(crate) use self::board::Board;
@@ -49,6 +50,9 @@ pub(crate) enum End {
     /// It did not answer `Describe`.
     #[error("it does not answer Describe: {}", .0.message)]
     NoDescription(Failure),
+    /// It does not trust this host.
+    #[error("it refuses the certificate in this host's tls.certFile: {0:?}; the plugin's log says more")]
+    Refused(AlertDescription),
     /// It cannot be used.
     #[error(transparent)]
     Incompatible(#[from] Incompatible),
@@ -107,10 +111,13 @@ async fn describe(settings: &Settings, wire: &Wire) -> Result<Described, End> {
     let deadline = settings.timing.handshake;
     let send = rpc!(describe);
     let call = wire.send(deadline, request, send);
-    let answer = wire
-        .within(DESCRIBE, deadline, call)
-        .await
-        .map_err(|error| End::NoDescription(error.failure))?;
+    let answer =
+        wire.within(DESCRIBE, deadline, call)
+            .await
+            .map_err(|error| match wire.connection.refusal.get() {
+                Some(alert) => End::Refused(*alert),
+                None => End::NoDescription(error.failure),
+            })?;
     let started = answer.started_at.map(|at| {
         let micros = at.seconds.saturating_mul(1_000_000);
         Timestamp(micros.saturating_add(i64::from(at.nanos) / 1000))

@@ -5,7 +5,6 @@ mod children;
 mod directory;
 pub(in crate::plugin) mod fixtures;
 mod gates;
-mod networks;
 mod scripted;
 mod sessions;
 mod upgrades;

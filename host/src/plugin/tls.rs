@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustls::pki_types::pem::{self, PemObject as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{AlertDescription, ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
@@ -70,6 +70,15 @@ pub(super) async fn connect(
         .connect(server, stream)
         .await
         .map_err(TlsError::Handshake)
+}
+
+/// By what the plugin refuses this host, if that is what ended a stream. It comes after the handshake: in TLS 1.3 the
+/// host's certificate is the last thing that is looked at.
+pub(super) fn refusal(error: &std::io::Error) -> Option<AlertDescription> {
+    if let rustls::Error::AlertReceived(alert) = error.get_ref()?.downcast_ref()? {
+        return Some(*alert);
+    }
+    None
 }
 
 async fn client(files: &TlsConfig) -> Result<ClientConfig, TlsError> {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bulkhead_plugin::options::{EndpointError, ServeOptions};
-use bulkhead_plugin::{cloud_config, cloud_config::CloudConfigError};
+use bulkhead_plugin::{ServeFlags, cloud_config, cloud_config::CloudConfigError};
 use clap::Parser;
 use serde::Deserialize;
 
@@ -27,9 +27,9 @@ const DEFAULT_STATE_DIR: &str = "/var/lib/bulkhead-local";
 #[derive(Debug, Clone, Default, Parser)]
 #[command(name = "bulkhead-local", version)]
 pub struct Flags {
-    /// The socket to serve on, as `unix:///absolute/path.sock`
-    #[arg(long, env = "BULKHEAD_ENDPOINT", value_name = "URL")]
-    pub endpoint: Option<String>,
+    /// Where to serve, and to whom
+    #[command(flatten)]
+    pub serve: ServeFlags,
     /// Where load balancers are remembered [default: /var/lib/bulkhead-local]
     #[arg(long, value_name = "DIR")]
     pub state_dir: Option<PathBuf>,
@@ -48,9 +48,6 @@ pub struct Flags {
     /// The same settings and bounds in a file: docs/reference/local-plugin.md has all
     #[arg(long, value_name = "FILE")]
     pub cloud_config: Option<PathBuf>,
-    /// A uid that may connect, beside this process' own and 0; repeatable
-    #[arg(long, value_name = "UID")]
-    pub allow_uid: Vec<u32>,
 }
 
 /// What the cloud config may say.
@@ -86,7 +83,7 @@ pub struct Config {
 /// One thing that is wrong with the input.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// The endpoint is missing or not one.
+    /// The endpoint is missing or not one, or other flags do not fit it.
     #[error(transparent)]
     Endpoint(#[from] EndpointError),
     /// The cloud config cannot be used.
@@ -122,13 +119,7 @@ impl Flags {
             Ok(file) => file.unwrap_or_default(),
             Err(error) => return Err(vec![error.into()]),
         };
-        let endpoint = self.endpoint.as_deref().filter(|endpoint| !endpoint.is_empty());
-        let serve = endpoint.ok_or(EndpointError::Missing).and_then(ServeOptions::new);
-        let serve = serve.map(|options| {
-            self.allow_uid
-                .iter()
-                .fold(options, |all, uid| all.allow_uid(*uid))
-        });
+        let serve = self.serve.resolve();
         let limits = file.limits(&mut errors);
         let pool = pool(
             &first(self.pool, file.pool),

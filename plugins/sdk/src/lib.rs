@@ -1,8 +1,8 @@
 //! What an author of a Bulkhead plugin in Rust needs: implement [`CloudProvider`], call [`serve`].
 //!
-//! A plugin is a process that speaks for one cloud. The host asks it over gRPC on a unix socket; this crate owns the
-//! socket, the protocol's roles, cancellation, panics and the end of the process, so that an author writes cloud calls
-//! only.
+//! A plugin is a process that speaks for one cloud. The host asks it over gRPC on a unix socket, or on a network over
+//! mutual TLS; this crate owns the socket, the certificates, the protocol's roles, cancellation, panics and the end of
+//! the process, so that an author writes cloud calls only.
 //!
 //! # A first plugin
 //!
@@ -39,10 +39,13 @@ pub mod cloud_config;
 pub mod describe;
 mod dispatch;
 pub mod error;
+pub mod flags;
 mod health;
+mod listener;
 pub mod logging;
 mod node_sets;
 pub mod options;
+pub mod port;
 pub mod provider;
 mod role;
 mod runner;
@@ -56,13 +59,16 @@ mod stream;
 mod term;
 mod terms;
 pub mod time;
+pub mod tls;
 
 pub use bulkhead_proto::{mark, v1};
 pub use call::{Call, Ending};
 pub use describe::Description;
 pub use error::{PluginError, Result};
+pub use flags::ServeFlags;
 pub use options::{ServeOptions, Stdin};
 pub use provider::{CloudProvider, TargetUpdate};
 pub use role::Epoch;
 pub use server::{ServeError, serve, serve_until};
 pub use term::Term;
+pub use tls::TlsFiles;

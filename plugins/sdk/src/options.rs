@@ -1,12 +1,14 @@
 //! Where and how a plugin serves.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bulkhead_proto::MAX_MESSAGE_BYTES;
 
-/// Environment variable with the endpoint, where no flag gives it.
-pub const ENDPOINT_VARIABLE: &str = "BULKHEAD_ENDPOINT";
+use crate::flags::{ENDPOINT_VARIABLE, ServeFlags};
+use crate::tls::TlsFiles;
+
 /// Environment variable that a host sets to `1` for a plugin it spawned.
 pub const SPAWNED_VARIABLE: &str = "BULKHEAD_SPAWNED";
 
@@ -25,10 +27,19 @@ pub enum Stdin {
     Ignored,
 }
 
+/// Where a plugin listens.
+#[derive(Clone, Debug)]
+pub(crate) enum Listen {
+    /// On a unix socket.
+    Socket(PathBuf),
+    /// On a port, over mutual TLS.
+    Port { address: SocketAddr, files: TlsFiles },
+}
+
 /// Where and how a plugin serves.
 #[derive(Clone, Debug)]
 pub struct ServeOptions {
-    pub(crate) path: PathBuf,
+    pub(crate) listen: Listen,
     pub(crate) allowed_uids: Vec<u32>,
     pub(crate) calls_in_flight: u32,
     pub(crate) drain: Duration,
@@ -42,11 +53,43 @@ pub enum EndpointError {
     /// Neither flag nor environment.
     #[error("no endpoint: give --endpoint unix:///path/plugin.sock or set {ENDPOINT_VARIABLE}")]
     Missing,
-    /// Plugins serve on unix sockets.
-    #[error("endpoint {endpoint:?} is not of the form unix:///absolute/path.sock")]
+    /// None of the forms.
+    #[error("endpoint {endpoint:?} is neither unix:///absolute/path.sock nor https://ADDRESS:PORT")]
     Form {
         /// What was given.
         endpoint: String,
+    },
+    /// No unix socket, where only one will do.
+    #[error("endpoint {endpoint:?} is not of the form unix:///absolute/path.sock")]
+    NoSocket {
+        /// What was given.
+        endpoint: String,
+    },
+    /// A port without certificates.
+    #[error("endpoint {endpoint:?} needs --tls-cert-file, --tls-private-key-file and --client-ca-file")]
+    NoTls {
+        /// What was given.
+        endpoint: String,
+    },
+    /// Some of the files only.
+    #[error("--tls-cert-file, --tls-private-key-file and --client-ca-file go together: give all three")]
+    IncompleteTls,
+    /// A unix socket has no use for certificates.
+    #[error(
+        "--tls-cert-file, --tls-private-key-file and --client-ca-file are for https endpoints, not for {endpoint:?}"
+    )]
+    TlsOfSocket {
+        /// What was given.
+        endpoint: String,
+    },
+    /// Over a network nobody knows a peer's uid.
+    #[error("--allow-uid is for unix endpoints: over https a certificate says who may connect")]
+    UidOfNetwork,
+    /// Not a number.
+    #[error("--allow-uid {text:?} is no uid")]
+    Uid {
+        /// What was given.
+        text: String,
     },
     /// The kernel takes no longer path.
     #[error("the socket path {path:?} has {bytes} bytes, a unix socket's may have 107: use a shorter one")]
@@ -59,29 +102,40 @@ pub enum EndpointError {
 }
 
 impl ServeOptions {
-    /// Serves on `endpoint`, as `unix:///run/bulkhead/example/plugin.sock`. The socket's folder is made if missing;
+    /// Serves on a unix socket, as `unix:///run/bulkhead/example/plugin.sock`. The socket's folder is made if missing;
     /// the folder above must exist.
     ///
     /// # Errors
     ///
     /// The endpoint is not a unix socket's absolute path, or the path is too long for the kernel.
     pub fn new(endpoint: &str) -> Result<Self, EndpointError> {
-        let path = endpoint.strip_prefix("unix://").map(Path::new);
-        let Some(path) = path.filter(|path| path.is_absolute() && path.file_name().is_some()) else {
-            return Err(EndpointError::Form {
+        match parse(endpoint)? {
+            Endpoint::Socket(path) => Ok(Self::at(Listen::Socket(path))),
+            Endpoint::Port(_) => Err(EndpointError::NoTls {
                 endpoint: endpoint.to_owned(),
-            });
-        };
-        let bytes = path.as_os_str().len();
-        if bytes > MAX_PATH_BYTES {
-            return Err(EndpointError::TooLong {
-                path: path.to_owned(),
-                bytes,
-            });
+            }),
         }
+    }
+
+    /// Serves on a port, as `https://192.0.2.7:7443` or `https://[::]:7443`, to hosts that prove themselves by a
+    /// certificate, over TLS 1.3. The files are read again when they change.
+    ///
+    /// # Errors
+    ///
+    /// The endpoint is not an IP address with a port.
+    pub fn over_tls(endpoint: &str, files: TlsFiles) -> Result<Self, EndpointError> {
+        match parse(endpoint)? {
+            Endpoint::Port(address) => Ok(Self::at(Listen::Port { address, files })),
+            Endpoint::Socket(_) => Err(EndpointError::TlsOfSocket {
+                endpoint: endpoint.to_owned(),
+            }),
+        }
+    }
+
+    fn at(listen: Listen) -> Self {
         let spawned = std::env::var_os(SPAWNED_VARIABLE).is_some_and(|value| value == "1");
-        Ok(Self {
-            path: path.to_owned(),
+        Self {
+            listen,
             allowed_uids: vec![rustix::process::geteuid().as_raw(), 0],
             calls_in_flight: CALLS_IN_FLIGHT,
             drain: DRAIN,
@@ -91,29 +145,20 @@ impl ServeOptions {
             } else {
                 Stdin::Ignored
             },
-        })
+        }
     }
 
-    /// Takes the endpoint from the argument `--endpoint` of this process, else from `BULKHEAD_ENDPOINT`. For plugins
-    /// without a command line of their own; other arguments are left alone.
+    /// Takes the endpoint, and what belongs to it, from the arguments of this process, else from its environment: see
+    /// [`ServeFlags`]. For plugins without a command line of their own; other arguments are left alone.
     ///
     /// # Errors
     ///
-    /// As [`new`](Self::new), and if neither is given.
+    /// There is no endpoint, it is none, or the others do not fit it.
     pub fn from_process() -> Result<Self, EndpointError> {
-        let mut arguments = std::env::args().skip(1);
-        let mut endpoint = std::env::var(ENDPOINT_VARIABLE).ok();
-        while let Some(argument) = arguments.next() {
-            if argument == "--endpoint" {
-                endpoint = arguments.next();
-            } else if let Some(value) = argument.strip_prefix("--endpoint=") {
-                endpoint = Some(value.to_owned());
-            }
-        }
-        Self::new(&endpoint.ok_or(EndpointError::Missing)?)
+        ServeFlags::from_process()?.resolve()
     }
 
-    /// Lets one more uid connect. This process' own and 0 always may.
+    /// Lets one more uid connect to a unix socket. This process' own and 0 always may.
     #[must_use]
     pub fn allow_uid(mut self, uid: u32) -> Self {
         self.allowed_uids.push(uid);
@@ -147,11 +192,45 @@ impl ServeOptions {
         self.largest_answer = usize::MAX;
         self
     }
+}
 
-    /// The path of the socket.
-    pub fn path(&self) -> &Path {
-        &self.path
+/// The path in `unix:///absolute/path.sock`.
+///
+/// # Errors
+///
+/// The endpoint is of another form, or the path too long for the kernel.
+pub fn socket_path(endpoint: &str) -> Result<PathBuf, EndpointError> {
+    let path = endpoint.strip_prefix("unix://").map(Path::new);
+    let Some(path) = path.filter(|path| path.is_absolute() && path.file_name().is_some()) else {
+        return Err(EndpointError::NoSocket {
+            endpoint: endpoint.to_owned(),
+        });
+    };
+    let bytes = path.as_os_str().len();
+    if bytes > MAX_PATH_BYTES {
+        return Err(EndpointError::TooLong {
+            path: path.to_owned(),
+            bytes,
+        });
     }
+    Ok(path.to_owned())
+}
+
+enum Endpoint {
+    Socket(PathBuf),
+    Port(SocketAddr),
+}
+
+fn parse(endpoint: &str) -> Result<Endpoint, EndpointError> {
+    if endpoint.starts_with("unix://") {
+        return socket_path(endpoint).map(Endpoint::Socket);
+    }
+    let address = endpoint
+        .strip_prefix("https://")
+        .and_then(|address| address.strip_suffix('/').unwrap_or(address).parse().ok());
+    address.map(Endpoint::Port).ok_or_else(|| EndpointError::Form {
+        endpoint: endpoint.to_owned(),
+    })
 }
 
 #[cfg(test)]
@@ -161,13 +240,14 @@ mod tests {
     #[rstest::rstest]
     #[case::relative("unix://run/a.sock")]
     #[case::two_slashes_missing("unix:/run/a.sock")]
-    #[case::tcp("https://127.0.0.1:1")]
+    #[case::no_port("https://127.0.0.1")]
+    #[case::name("https://localhost:1")]
     #[case::no_file("unix:///")]
     #[case::empty("")]
     fn endpoints_of_another_form_are_refused(#[case] endpoint: &str) {
         assert!(matches!(
             ServeOptions::new(endpoint),
-            Err(EndpointError::Form { .. })
+            Err(EndpointError::Form { .. } | EndpointError::NoSocket { .. })
         ));
     }
 

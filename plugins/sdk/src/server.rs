@@ -15,16 +15,20 @@ use tonic_health::pb::health_server::HealthServer;
 use crate::describe::DescriptionError;
 use crate::dispatch::Dispatch;
 use crate::health::HealthService;
+use crate::listener::Listener;
 use crate::options::ServeOptions;
+use crate::port::PortError;
 use crate::provider::CloudProvider;
 use crate::runner::Runner;
 use crate::service::Service;
-use crate::socket::{Socket, SocketError};
+use crate::socket::SocketError;
 use crate::v1::cloud_provider_server::CloudProviderServer;
 use crate::{stop, terms};
 
 /// Statuses with details travel as headers; libraries' defaults are too small for some.
 const MAX_HEADER_LIST_BYTES: u32 = 256 << 10;
+/// How long a host may take to answer that it is there.
+const KEEPALIVE_PATIENCE: Duration = Duration::from_secs(5);
 /// How long answers and tasks may take after the drain: 28 s and this fit into the kubelet's 30.
 const HARD_CAP: Duration = Duration::from_secs(1);
 
@@ -37,6 +41,9 @@ pub enum ServeError {
     /// Folder or socket cannot be taken.
     #[error(transparent)]
     Socket(#[from] SocketError),
+    /// The port cannot be taken, or its certificates not be used.
+    #[error(transparent)]
+    Port(#[from] PortError),
     /// The process cannot hear that it should end.
     #[error("cannot listen for signals: {0}")]
     Signals(#[source] io::Error),
@@ -52,7 +59,7 @@ pub enum ServeError {
 ///
 /// # Errors
 ///
-/// The description is illegal, the socket cannot be taken (with what to do), or the server fails.
+/// The description is illegal, socket or port cannot be taken (with what to do), or the server fails.
 pub async fn serve<P: CloudProvider>(provider: P, options: ServeOptions) -> Result<(), ServeError> {
     let stop = stop::requested(options.stdin).map_err(ServeError::Signals)?;
     serve_until(provider, options, stop).await
@@ -70,9 +77,13 @@ pub async fn serve_until<P: CloudProvider>(
 ) -> Result<(), ServeError> {
     let description = provider.describe();
     let answer = description.finish(options.calls_in_flight)?;
-    let socket = Socket::bind(&options).await?;
-    let (sessions, replaced) = (socket.sessions(), socket.replaced());
-    tracing::info!(endpoint = %options.path().display(), provider = answer.provider_name, "serving");
+    let listener = Listener::bind(&options).await?;
+    let (sessions, replaced) = (listener.sessions(), listener.replaced());
+    tracing::info!(
+        endpoint = listener.endpoint(),
+        provider = answer.provider_name,
+        "serving"
+    );
 
     let runner = Arc::new(Runner::new(Arc::new(provider), description, &options));
     let closing = runner.closing().clone();
@@ -85,11 +96,14 @@ pub async fn serve_until<P: CloudProvider>(
         Arc::clone(runner.leadership()),
         closing.clone(),
     ));
-    let incoming = stream::unfold(socket, |mut socket| async move {
-        Some((io::Result::Ok(socket.accept().await), socket))
+    let keepalive = listener.keepalive();
+    let incoming = stream::unfold(listener, |mut listener| async move {
+        Some((io::Result::Ok(listener.accept().await), listener))
     });
     let mut server = Box::pin(
         Server::builder()
+            .http2_keepalive_interval(keepalive)
+            .http2_keepalive_timeout(Some(KEEPALIVE_PATIENCE))
             .http2_max_header_list_size(MAX_HEADER_LIST_BYTES)
             .serve_with_incoming_shutdown(
                 Dispatch::new(service, health),

@@ -13,9 +13,8 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
+use tokio_util::either::Either;
 
-use crate::options::ServeOptions;
-use crate::session::Session;
 use crate::stream::SessionStream;
 
 const FOLDER_MODE: u32 = 0o750;
@@ -115,7 +114,8 @@ const WATCH: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Socket {
     listener: UnixListener,
-    options: ServeOptions,
+    path: PathBuf,
+    allowed_uids: Vec<u32>,
     file: (u64, u64),
     sessions: Arc<watch::Sender<usize>>,
     replaced: Arc<watch::Sender<bool>>,
@@ -123,15 +123,21 @@ pub(crate) struct Socket {
 
 impl Socket {
     /// Makes the folder, removes a socket that a crash left behind, listens.
-    pub(crate) async fn bind(options: &ServeOptions) -> Result<Self, SocketError> {
-        let (listener, file) = listen(&options.path).await?;
+    pub(crate) async fn bind(path: &Path, allowed_uids: &[u32]) -> Result<Self, SocketError> {
+        let (listener, file) = listen(path).await?;
         Ok(Self {
             listener,
             file,
-            options: options.clone(),
+            path: path.to_owned(),
+            allowed_uids: allowed_uids.to_owned(),
             sessions: Arc::new(watch::Sender::new(0)),
             replaced: Arc::new(watch::Sender::new(false)),
         })
+    }
+
+    /// Where it listens.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
     }
 
     /// Whether another process has taken the path: nobody new finds this one.
@@ -142,7 +148,7 @@ impl Socket {
     /// Looks whether the path still leads here. A file that somebody deleted is made anew; one that another process made
     /// is left alone.
     async fn look(&mut self) {
-        let path = &self.options.path;
+        let path = &self.path;
         match std::fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => match listen(path).await {
                 Ok((listener, file)) => {
@@ -189,8 +195,8 @@ impl Socket {
                 }
             };
             match stream.peer_cred().map(|peer| peer.uid()) {
-                Ok(uid) if self.options.allowed_uids.contains(&uid) => {
-                    return SessionStream::new(stream, Arc::new(Session::default()), &self.sessions);
+                Ok(uid) if self.allowed_uids.contains(&uid) => {
+                    return SessionStream::new(Either::Left(stream), &self.sessions);
                 }
                 Ok(uid) => tracing::warn!(uid, "refused a client whose uid may not connect"),
                 Err(error) => tracing::warn!(%error, "refused a client whose uid cannot be read"),
@@ -201,7 +207,7 @@ impl Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        let path = &self.options.path;
+        let path = &self.path;
         let ours = std::fs::symlink_metadata(path)
             .is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.file);
         if ours && let Err(error) = std::fs::remove_file(path) {
@@ -314,13 +320,10 @@ mod tests {
     #[tokio::test]
     async fn a_client_whose_uid_may_not_connect_is_cut_off() {
         let folder = tempfile::tempdir().expect("a folder");
-        let endpoint = format!("unix://{}/plugin.sock", folder.path().display());
-        let mut options = ServeOptions::new(&endpoint).expect("legal");
-        options.allowed_uids = vec![rustix::process::geteuid().as_raw().wrapping_add(1)];
-        let mut socket = Socket::bind(&options).await.expect("bound");
-        let mut client = UnixStream::connect(options.path())
-            .await
-            .expect("the kernel connects");
+        let path = folder.path().join("plugin.sock");
+        let other = rustix::process::geteuid().as_raw().wrapping_add(1);
+        let mut socket = Socket::bind(&path, &[other]).await.expect("bound");
+        let mut client = UnixStream::connect(&path).await.expect("the kernel connects");
         let ended = async { client.read(&mut [0]).await };
         tokio::select! {
             _ = socket.accept() => panic!("accepted"),

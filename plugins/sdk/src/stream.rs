@@ -6,16 +6,21 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::watch;
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 use tonic::transport::server::Connected;
 
 use crate::session::Session;
 
-/// A unix stream with its session.
+/// What bytes go over.
+type Stream = Either<UnixStream, Box<TlsStream<TcpStream>>>;
+
+/// A connection of a host, with its session.
 #[derive(Debug)]
 pub(crate) struct SessionStream {
-    stream: UnixStream,
+    stream: Stream,
     session: Arc<Session>,
     _counted: Counted,
 }
@@ -24,11 +29,12 @@ pub(crate) struct SessionStream {
 struct Counted(Arc<watch::Sender<usize>>);
 
 impl SessionStream {
-    pub(crate) fn new(stream: UnixStream, session: Arc<Session>, count: &Arc<watch::Sender<usize>>) -> Self {
+    /// Begins a session, which counts while the stream lives.
+    pub(crate) fn new(stream: Stream, count: &Arc<watch::Sender<usize>>) -> Self {
         count.send_modify(|open| *open += 1);
         Self {
             stream,
-            session,
+            session: Arc::default(),
             _counted: Counted(Arc::clone(count)),
         }
     }

@@ -7,7 +7,8 @@ use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use bulkhead_plugin::options::{EndpointError, ServeOptions};
+use bulkhead_plugin::ServeFlags;
+use bulkhead_plugin::options::{EndpointError, socket_path};
 use bulkhead_plugin::server::ServeError;
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand};
@@ -15,7 +16,6 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::api::{self, CloudApi};
 use crate::clock;
-use crate::endpoint;
 use crate::plugin::{PluginFaults, Sim};
 use crate::running::RunningCloud;
 use crate::scenario::{Scenario, ScenarioError};
@@ -45,9 +45,8 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct PluginFlags {
-    /// The socket to serve the plugin on, as `unix:///absolute/path.sock`
-    #[arg(long, env = "BULKHEAD_ENDPOINT", value_name = "URL")]
-    endpoint: Option<String>,
+    #[command(flatten)]
+    serve: ServeFlags,
     /// A socket to drive this process by, in a folder that exists
     #[arg(long, value_name = "URL")]
     control: Option<String>,
@@ -66,9 +65,6 @@ struct PluginFlags {
     /// A load-balancer class, in place of those of the scenario; empty for Services without; repeatable
     #[arg(long, value_name = "CLASS")]
     class: Vec<String>,
-    /// A uid that may connect, beside this process' own and 0; repeatable
-    #[arg(long, value_name = "UID")]
-    allow_uid: Vec<u32>,
 }
 
 #[derive(Debug, Args)]
@@ -164,15 +160,7 @@ fn run(flags: Flags) -> Result<(), RunError> {
 }
 
 async fn plugin(flags: PluginFlags) -> Result<(), RunError> {
-    let endpoint = flags
-        .endpoint
-        .filter(|endpoint| !endpoint.is_empty())
-        .ok_or(EndpointError::Missing)?;
-    let options = ServeOptions::new(&endpoint)?.answers_of_any_size();
-    let options = flags
-        .allow_uid
-        .iter()
-        .fold(options, |options, uid| options.allow_uid(*uid));
+    let options = flags.serve.resolve()?.answers_of_any_size();
     let mut scenario = scenario(flags.scenario.as_deref(), flags.seed)?;
     if let Some(provider) = flags.provider {
         scenario.plugin.provider = provider;
@@ -181,14 +169,14 @@ async fn plugin(flags: PluginFlags) -> Result<(), RunError> {
         scenario.plugin.classes = flags.class;
     }
     let api = match &flags.cloud {
-        Some(cloud) => CloudApi::there(&endpoint::path(cloud)?),
+        Some(cloud) => CloudApi::there(&socket_path(cloud)?),
         None => CloudApi::Here(RunningCloud::new(scenario.cloud(clock::boot())?)),
     };
     let faults = PluginFaults::new(scenario.seed);
     for fault in scenario.faults.iter().filter(|fault| fault.is_of_plugin()) {
         faults.add(fault.clone())?;
     }
-    let control = flags.control.as_deref().map(endpoint::path).transpose()?;
+    let control = flags.control.as_deref().map(socket_path).transpose()?;
     bulkhead_plugin::logging::init()?;
     let driven = async {
         match &control {
@@ -204,7 +192,7 @@ async fn plugin(flags: PluginFlags) -> Result<(), RunError> {
 }
 
 async fn cloud(flags: CloudFlags) -> Result<(), RunError> {
-    let path = endpoint::path(&flags.listen)?;
+    let path = socket_path(&flags.listen)?;
     let cloud = RunningCloud::new(scenario(flags.scenario.as_deref(), flags.seed)?.cloud(clock::boot())?);
     bulkhead_plugin::logging::init()?;
     let mut terminate = signal(SignalKind::terminate()).map_err(RunError::Start)?;

@@ -5,9 +5,8 @@ use std::fs::Permissions;
 use std::future::Future;
 use std::io;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use bulkhead_plugin::options::{EndpointError, ServeOptions};
 use futures::stream;
 use hyper_util::rt::TokioIo;
 use tokio::net::{UnixListener, UnixStream};
@@ -20,15 +19,6 @@ pub(crate) const MAX_MESSAGE_BYTES: usize = 64 << 20;
 
 /// Only this user may drive a cloud.
 const SOCKET_MODE: u32 = 0o600;
-
-/// The path in `unix:///absolute/path.sock`.
-///
-/// # Errors
-///
-/// The endpoint is of another form, or too long for the kernel.
-pub fn path(endpoint: &str) -> Result<PathBuf, EndpointError> {
-    ServeOptions::new(endpoint).map(|options| options.path().to_owned())
-}
 
 /// Listens, in place of a socket that an ended process left behind. The folder must exist.
 pub(crate) async fn bind(path: &Path) -> io::Result<UnixListener> {

@@ -282,7 +282,8 @@ impl Cluster {
         Ok(events)
     }
 
-    /// The Warning Events so far, about whatever object but the API server's own Service, whose repair it tells.
+    /// The Warning Events so far, of whomever but the API server, which tells what it repairs: its allocator of cluster IPs
+    /// learns of a Service that was just created as of one that has an address unknown to it.
     ///
     /// # Errors
     ///
@@ -291,8 +292,8 @@ impl Cluster {
         let events: Api<Event> = Api::all(self.server.admin());
         let mut events = events.list(&ListParams::default()).await?.items;
         events.retain(|event| {
-            let about = event.regarding.clone().unwrap_or_default();
-            event.type_.as_deref() == Some("Warning") && about.name.as_deref() != Some("kubernetes")
+            let by = event.reporting_controller.as_deref().unwrap_or_default();
+            event.type_.as_deref() == Some("Warning") && !by.ends_with("-repair-controller")
         });
         Ok(events)
     }

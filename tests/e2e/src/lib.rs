@@ -1,6 +1,7 @@
 //! What the scenarios in `tests/` share: a cluster with the host's rights in it, a machine for the embedded plugin,
 //! and words for what is waited for.
 
+pub mod certificates;
 mod cluster;
 mod machine;
 mod metrics;

@@ -23,6 +23,15 @@ impl Metrics {
         Ok(Self(answer.body))
     }
 
+    /// The lines of the samples of `name`.
+    pub fn samples(&self, name: &str) -> Vec<&str> {
+        let is_of = |line: &&str| {
+            line.strip_prefix(name)
+                .is_some_and(|rest| rest.starts_with(['{', ' ']))
+        };
+        self.0.lines().filter(is_of).collect()
+    }
+
     /// The sum of the samples of `name` that have all these labels; `None`: there is no such sample.
     ///
     /// # Errors
@@ -30,15 +39,12 @@ impl Metrics {
     /// If one is no number.
     pub fn sum(&self, name: &str, labels: &[(&str, &str)]) -> Result<Option<f64>> {
         let mut sum = None;
-        for line in self.0.lines() {
-            let Some(rest) = line.strip_prefix(name) else {
-                continue;
-            };
-            let Some((set, value)) = rest.rsplit_once(' ') else {
+        for line in self.samples(name) {
+            let Some((set, value)) = line.rsplit_once(' ') else {
                 continue;
             };
             let has = |(label, value): &(&str, &str)| set.contains(&format!("{label}=\"{value}\""));
-            if (set.is_empty() || set.starts_with('{')) && labels.iter().all(has) {
+            if labels.iter().all(has) {
                 let value: f64 = value.parse().with_context(|| line.to_owned())?;
                 sum = Some(sum.unwrap_or_default() + value);
             }

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    net::SocketAddr,
     path::{Path, PathBuf},
     process::Command,
 };
@@ -22,6 +23,10 @@ use crate::SOON;
 /// The label by which a node without provider ID says to which cloud it belongs.
 const CLOUD_LABEL: &str = "example.com/cloud";
 
+/// Where a plugin on a network listens: on an address of the workspace's own, so that the port may be fixed.
+const PLUGIN_HOST: u8 = 43;
+const PLUGIN_PORT: u16 = 7443;
+
 /// A cloud as a process, and a process that is its plugin. The cloud outlives its plugins.
 #[derive(Debug)]
 pub struct Simulated<'a> {
@@ -30,6 +35,8 @@ pub struct Simulated<'a> {
     scheme: String,
     _process: Process,
     cloud: Client,
+    /// Where the plugin listens if it is a port, and its arguments for that.
+    network: Option<(SocketAddr, Vec<String>)>,
     plugin: Option<PluginProcess>,
     faults: Client,
 }
@@ -50,6 +57,25 @@ impl<'a> Simulated<'a> {
     ///
     /// If one does not listen.
     pub async fn of_provider(workspace: &'a Workspace, name: &str, provider: &str) -> Result<Self> {
+        Self::served(workspace, name, provider, None).await
+    }
+
+    /// As [`Simulated::start`], with its plugin on a port of 127.x.y.z, which takes these arguments besides.
+    ///
+    /// # Errors
+    ///
+    /// If one does not listen.
+    pub async fn at_port(workspace: &'a Workspace, name: &str, arguments: Vec<String>) -> Result<Self> {
+        let port = SocketAddr::from((workspace.loopback(PLUGIN_HOST), PLUGIN_PORT));
+        Self::served(workspace, name, name, Some((port, arguments))).await
+    }
+
+    async fn served(
+        workspace: &'a Workspace,
+        name: &str,
+        provider: &str,
+        network: Option<(SocketAddr, Vec<String>)>,
+    ) -> Result<Self> {
         let scenario =
             json!({ "plugin": { "provider": provider, "classes": [class_of(name), spare_class_of(name)] } });
         fs::write(scenario_path(workspace, name), scenario.to_string())?;
@@ -62,6 +88,7 @@ impl<'a> Simulated<'a> {
             scheme: provider.to_owned(),
             _process: Process::spawn(workspace, &format!("{name}-cloud"), command)?,
             cloud: Client::at(&socket),
+            network,
             plugin: None,
             faults: Client::at(&control_path(workspace, name)),
         };
@@ -81,7 +108,14 @@ impl<'a> Simulated<'a> {
     pub async fn replace(&mut self) -> Result<()> {
         self.plugin = None;
         let arguments = arguments(self.workspace, &self.name);
-        let plugin = PluginProcess::simulated(self.workspace, &self.name, arguments)?;
+        let plugin = match &self.network {
+            None => PluginProcess::simulated(self.workspace, &self.name, arguments)?,
+            Some((port, more)) => {
+                let binary = resolve_binary("bulkhead-sim", "BULKHEAD_SIM_BIN")?;
+                let arguments = arguments.iter().chain(more);
+                PluginProcess::spawn_at_port(self.workspace, &self.name, &binary, *port, arguments)?
+            }
+        };
         plugin.wait_listening(SOON).await?;
         self.plugin = Some(plugin);
         eventually(SOON, "the plugin's control to answer", async || {

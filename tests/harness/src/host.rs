@@ -4,6 +4,7 @@ use std::{
     ffi::OsString,
     fs,
     net::{Ipv4Addr, SocketAddr},
+    os::unix::fs::chown,
     path::{Path, PathBuf},
     process::{Command, ExitStatus},
     time::Duration,
@@ -11,7 +12,7 @@ use std::{
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 
-use crate::{Process, Response, Signal, Workspace, binaries, eventually, https};
+use crate::{Process, Response, Signal, Workspace, binaries, eventually, https, other_user};
 
 const PORT_WITHIN: Duration = Duration::from_secs(20);
 
@@ -24,6 +25,7 @@ pub struct HostOptions {
     secure_port: SecurePort,
     arguments: Vec<OsString>,
     environment: Vec<(OsString, OsString)>,
+    uid: Option<u32>,
 }
 
 /// Where the host serves `/readyz`, `/metrics` and the like.
@@ -58,6 +60,7 @@ impl HostOptions {
             secure_port: SecurePort::Free,
             arguments: Vec::new(),
             environment: Vec::new(),
+            uid: None,
         }
     }
 
@@ -129,8 +132,14 @@ impl HostOptions {
         self
     }
 
-    fn command(&self, binary: &Path, port_file: &Path) -> Command {
-        let mut command = Command::new(binary);
+    /// Another user id to run under: only root can. The workspace is its own then.
+    #[must_use]
+    pub fn uid(mut self, uid: u32) -> Self {
+        self.uid = Some(uid);
+        self
+    }
+
+    fn command(&self, mut command: Command, port_file: &Path) -> Command {
         command.arg("run").arg("--kubeconfig").arg(&self.kubeconfig);
         for endpoint in &self.plugins {
             command.args(["--plugin", endpoint]);
@@ -180,7 +189,14 @@ impl Host {
         if port_file.exists() {
             fs::remove_file(&port_file)?;
         }
-        let command = options.command(&binary, &port_file);
+        let command = match options.uid {
+            None => Command::new(&binary),
+            Some(uid) => {
+                chown(workspace.path(), Some(uid), None)?;
+                other_user::command(workspace, uid, &binary)?
+            }
+        };
+        let command = options.command(command, &port_file);
         let process = Process::spawn(workspace, &options.name, command)?;
         Ok(Self {
             process,
@@ -286,7 +302,7 @@ mod tests {
     use super::*;
 
     fn arguments(options: &HostOptions) -> String {
-        let command = options.command(Path::new("bulkhead"), Path::new("/w/host.port"));
+        let command = options.command(Command::new("bulkhead"), Path::new("/w/host.port"));
         command
             .get_args()
             .map(|word| word.to_string_lossy())

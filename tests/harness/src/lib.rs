@@ -17,6 +17,7 @@ mod manifests;
 mod node_stand_in;
 mod objects;
 pub mod observed;
+mod other_user;
 mod plugin;
 mod process;
 mod tcp_proxy;

@@ -1,17 +1,19 @@
-//! Plugins as processes of their own, beside the host as in a Pod.
+//! Plugins as processes of their own, beside the host as in a Pod or elsewhere.
 
 use std::{
     ffi::OsString,
     fs,
+    net::SocketAddr,
+    os::unix::fs::chown,
     path::{Path, PathBuf},
     process::Command,
     time::Duration,
 };
 
 use anyhow::{Context, Result};
-use tokio::net::UnixStream;
+use tokio::net::{TcpStream, UnixStream};
 
-use crate::{Process, Workspace, binaries, eventually};
+use crate::{Address, Process, Workspace, binaries, eventually, other_user};
 
 /// What the embedded plugin `bulkhead-local` is started with.
 #[derive(Debug, Clone)]
@@ -35,11 +37,11 @@ impl LocalOptions {
     }
 }
 
-/// A plugin process that listens on a unix socket. Dropping it kills it.
+/// A plugin process that listens on a unix socket or a port. Dropping it kills it.
 #[derive(Debug)]
 pub struct PluginProcess {
     process: Process,
-    socket: PathBuf,
+    address: Address,
 }
 
 impl PluginProcess {
@@ -55,15 +57,62 @@ impl PluginProcess {
         binary: &Path,
         arguments: impl IntoIterator<Item = impl Into<OsString>>,
     ) -> Result<Self> {
+        let address = Address::Unix(Self::socket_path(workspace, name)?);
+        Self::serve(workspace, name, Command::new(binary), arguments, address)
+    }
+
+    /// As [`PluginProcess::spawn`], on a port: `--endpoint https://ADDRESS`.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn spawn_at_port(
+        workspace: &Workspace,
+        name: &str,
+        binary: &Path,
+        port: SocketAddr,
+        arguments: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Result<Self> {
+        let address = Address::Tcp(port);
+        Self::serve(workspace, name, Command::new(binary), arguments, address)
+    }
+
+    /// As [`PluginProcess::spawn`], under another user id: only root can.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn spawn_under(
+        uid: u32,
+        workspace: &Workspace,
+        name: &str,
+        binary: &Path,
+        arguments: impl IntoIterator<Item = impl Into<OsString>>,
+    ) -> Result<Self> {
         let socket = Self::socket_path(workspace, name)?;
-        let mut command = Command::new(binary);
+        if let Some(folder) = socket.parent() {
+            fs::create_dir_all(folder)?;
+            chown(folder, Some(uid), None)?;
+        }
+        let address = Address::Unix(socket);
+        let command = other_user::command(workspace, uid, binary)?;
+        Self::serve(workspace, name, command, arguments, address)
+    }
+
+    fn serve(
+        workspace: &Workspace,
+        name: &str,
+        mut command: Command,
+        arguments: impl IntoIterator<Item = impl Into<OsString>>,
+        address: Address,
+    ) -> Result<Self> {
         command
-            .args(["--endpoint", &endpoint(&socket)])
+            .args(["--endpoint", &endpoint(&address)])
             .args(arguments.into_iter().map(Into::into))
             .env_remove("BULKHEAD_SPAWNED");
         Ok(Self {
             process: Process::spawn(workspace, name, command)?,
-            socket,
+            address,
         })
     }
 
@@ -132,17 +181,12 @@ impl PluginProcess {
         &self.process
     }
 
-    /// The path of its socket.
-    pub fn socket(&self) -> &Path {
-        &self.socket
-    }
-
     /// Its endpoint, for [`crate::HostOptions::plugin`].
     pub fn endpoint(&self) -> String {
-        endpoint(&self.socket)
+        endpoint(&self.address)
     }
 
-    /// Waits until its socket takes connections.
+    /// Waits until it takes connections.
     ///
     /// # Errors
     ///
@@ -157,16 +201,20 @@ impl PluginProcess {
                     "it has ended; its log: {}",
                     self.process.log()?
                 );
-                UnixStream::connect(&self.socket)
-                    .await
-                    .map(drop)
-                    .with_context(|| format!("connect to {}", self.socket.display()))
+                let connected = match &self.address {
+                    Address::Unix(path) => UnixStream::connect(path).await.map(drop),
+                    Address::Tcp(port) => TcpStream::connect(port).await.map(drop),
+                };
+                connected.with_context(|| format!("connect to {}", self.endpoint()))
             },
         )
         .await
     }
 }
 
-fn endpoint(socket: &Path) -> String {
-    format!("unix://{}", socket.display())
+fn endpoint(address: &Address) -> String {
+    match address {
+        Address::Unix(path) => format!("unix://{}", path.display()),
+        Address::Tcp(port) => format!("https://{port}"),
+    }
 }

@@ -40,13 +40,13 @@ fn flags_win_over_the_cloud_config() {
 }
 
 #[rstest]
-#[case::an_endpoint_of_another_kind(&["--endpoint=/run/a.sock"], &["endpoint \"/run/a.sock\" is not of the form unix:///absolute/path.sock"])]
+#[case::an_endpoint_of_another_kind(&["--endpoint=/run/a.sock"], &["endpoint \"/run/a.sock\" is neither unix:///absolute/path.sock nor https://ADDRESS:PORT"])]
 #[case::host_bits(&[ENDPOINT, "--pool=127.0.10.1/24"], &["pool: \"127.0.10.1/24\" has host bits set: did you mean 127.0.10.0/24?"])]
 #[case::overlap(&[ENDPOINT, "--pool=127.0.10.0/24", "--pool=127.0.10.9"], &["address pool: 127.0.10.0/24 and 127.0.10.9/32 overlap"])]
 #[case::several_at_once(&["--endpoint=x", "--pool=y", "--exclude=z"], &[
     "pool: \"y\" is not an IP address or a CIDR such as 127.0.10.0/24",
     "exclude: \"z\" is not an IP address",
-    "endpoint \"x\" is not of the form unix:///absolute/path.sock",
+    "endpoint \"x\" is neither unix:///absolute/path.sock nor https://ADDRESS:PORT",
 ])]
 fn each_wrong_input_is_one_line(#[case] arguments: &[&str], #[case] lines: &[&str]) {
     assert_eq!(resolve(arguments).unwrap_err(), lines);

@@ -1,13 +1,17 @@
-//! The SDK on real unix sockets, as a host meets it.
+//! The SDK on real sockets, as a host meets it.
 
 #[cfg(test)]
 mod calls;
+#[cfg(test)]
+mod certificates;
 #[cfg(test)]
 mod cloud;
 #[cfg(test)]
 mod drain;
 #[cfg(test)]
 mod fixture;
+#[cfg(test)]
+mod network;
 #[cfg(test)]
 mod process;
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The example as a process: signals and stdin.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
 
 use bulkhead_plugin::v1::PluginConditionType;
@@ -16,18 +16,24 @@ struct Process {
     _folder: tempfile::TempDir,
 }
 
+/// Cargo puts examples beside the folder of this test's binary.
+pub(crate) fn example() -> PathBuf {
+    let tests = std::env::current_exe().unwrap();
+    let built = tests.parent().and_then(Path::parent).unwrap();
+    let example = built.join("examples/minimal");
+    assert!(
+        example.exists(),
+        "{} is missing; cargo build --examples makes it",
+        example.display()
+    );
+    example
+}
+
 impl Process {
     async fn start(spawned: &str, stdin: Stdio) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("example/plugin.sock");
-        // Cargo puts examples beside the folder of this test's binary.
-        let tests = std::env::current_exe().unwrap();
-        let example = tests
-            .parent()
-            .and_then(|deps| deps.parent())
-            .unwrap()
-            .join("examples/minimal");
-        let child = Command::new(&example)
+        let child = Command::new(example())
             .arg("--endpoint")
             .arg(format!("unix://{}", path.display()))
             .env("BULKHEAD_SPAWNED", spawned)
@@ -35,9 +41,7 @@ impl Process {
             .stderr(Stdio::null())
             .kill_on_drop(true)
             .spawn()
-            .unwrap_or_else(|error| {
-                panic!("{}: {error}; cargo build --examples makes it", example.display())
-            });
+            .unwrap();
         let process = Self {
             child,
             path,

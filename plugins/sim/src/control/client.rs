@@ -52,7 +52,7 @@ impl Client {
     ///
     /// The endpoint is of another form.
     pub fn new(endpoint: &str) -> Result<Self> {
-        Ok(Self::at(&endpoint::path(endpoint)?))
+        Ok(Self::at(&bulkhead_plugin::options::socket_path(endpoint)?))
     }
 
     /// The generated client, for everything that has no function here.
