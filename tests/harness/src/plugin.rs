@@ -55,15 +55,23 @@ impl PluginProcess {
         binary: &Path,
         arguments: impl IntoIterator<Item = impl Into<OsString>>,
     ) -> Result<Self> {
-        let socket = Self::socket_path(workspace, name)?;
         let mut command = Command::new(binary);
+        command.args(arguments.into_iter().map(Into::into));
+        Self::run(workspace, name, &Self::socket_path(workspace, name)?, command)
+    }
+
+    /// Starts a command that takes `--endpoint`, which is added, as a plugin at `socket`; `name` is that of its log.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn run(workspace: &Workspace, name: &str, socket: &Path, mut command: Command) -> Result<Self> {
         command
-            .args(["--endpoint", &endpoint(&socket)])
-            .args(arguments.into_iter().map(Into::into))
+            .args(["--endpoint", &endpoint(socket)])
             .env_remove("BULKHEAD_SPAWNED");
         Ok(Self {
             process: Process::spawn(workspace, name, command)?,
-            socket,
+            socket: socket.to_owned(),
         })
     }
 
@@ -102,7 +110,7 @@ impl PluginProcess {
         Self::spawn(workspace, name, &binary, arguments)
     }
 
-    /// Starts `bulkhead-sim` (`BULKHEAD_SIM_BIN`, else cargo's) as the plugin `name`.
+    /// Starts `bulkhead-sim` (`BULKHEAD_SIM_BIN`, else cargo's) as a plugin at `socket`; `name` is that of its log.
     ///
     /// # Errors
     ///
@@ -110,10 +118,12 @@ impl PluginProcess {
     pub fn simulated(
         workspace: &Workspace,
         name: &str,
+        socket: &Path,
         arguments: impl IntoIterator<Item = impl Into<OsString>>,
     ) -> Result<Self> {
-        let binary = binaries::resolve("bulkhead-sim", "BULKHEAD_SIM_BIN")?;
-        Self::spawn(workspace, name, &binary, arguments)
+        let mut command = Command::new(binaries::resolve("bulkhead-sim", "BULKHEAD_SIM_BIN")?);
+        command.args(arguments.into_iter().map(Into::into));
+        Self::run(workspace, name, socket, command)
     }
 
     /// The socket at which a plugin `name` will listen: for a host that starts before its plugin.
