@@ -1,6 +1,11 @@
 //! One API server with the shipped manifests applied, and what tests ask of it.
 
-use std::{net::IpAddr, path::Path, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+    path::Path,
+    time::Duration,
+};
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_harness::{
@@ -134,6 +139,16 @@ impl Cluster {
         Ok(options.argument("--config").argument(config))
     }
 
+    /// A host whose plugins are those of a plugins directory.
+    ///
+    /// # Errors
+    ///
+    /// If its kubeconfig cannot be written.
+    pub fn discovering_host(&self, root: &Path) -> Result<HostOptions> {
+        let options = HostOptions::new(self.server.kubeconfig(User::Host)?);
+        Ok(options.argument("--plugins-directory").argument(root))
+    }
+
     /// All nodes.
     pub fn nodes(&self) -> Api<Node> {
         Api::all(self.server.admin())
@@ -218,6 +233,29 @@ impl Cluster {
         .await
     }
 
+    /// Deletes the Service `name` and then the node `name`.
+    ///
+    /// # Errors
+    ///
+    /// If the server refuses, or the Service is not gone soon.
+    pub async fn remove(&self, name: &str) -> Result<()> {
+        self.delete_service(name).await?;
+        self.service_gone(name).await?;
+        self.nodes().delete(name, &DeleteParams::default()).await?;
+        Ok(())
+    }
+
+    /// The versions of the node `name` and the Service `name`.
+    ///
+    /// # Errors
+    ///
+    /// If one does not exist.
+    pub async fn versions(&self, name: &str) -> Result<[Option<String>; 2]> {
+        let node = self.nodes().get(name).await?;
+        let service = self.services().get(name).await?;
+        Ok([node.resource_version(), service.resource_version()])
+    }
+
     /// Waits until a Service's status has one IP address, and returns it.
     ///
     /// # Errors
@@ -296,6 +334,31 @@ impl Cluster {
             event.type_.as_deref() == Some("Warning") && !by.ends_with("-repair-controller")
         });
         Ok(events)
+    }
+
+    /// The different warnings about each object, as `Node/NAME`. The cloud's request is no difference.
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be listed.
+    pub async fn warnings_by_object(&self) -> Result<BTreeMap<String, BTreeSet<String>>> {
+        let mut notes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        for event in self.warnings().await? {
+            let about = event.regarding.unwrap_or_default();
+            let object = format!(
+                "{}/{}",
+                about.kind.unwrap_or_default(),
+                about.name.unwrap_or_default()
+            );
+            let note = event.note.unwrap_or_default();
+            let text = note.split(", request call-").next().unwrap_or_default();
+            let reason = event.reason.unwrap_or_default();
+            notes
+                .entry(object)
+                .or_default()
+                .insert(format!("{reason}: {text}"));
+        }
+        Ok(notes)
     }
 
     /// The changes that hosts asked for, without those of Leases and Events.

@@ -8,8 +8,16 @@ use bulkhead_harness::{
     Change, Host, PluginProcess, Signal, Watcher, Workspace, eventually, resolve_binary, scenario, service_lb,
 };
 use bulkhead_scripted::{Behaviour, Cloud, Grant, Journal, Rpc, ScriptedPlugin, Write, boot_nanos};
-use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
-use kube::{ResourceExt, api::DeleteParams};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
+use kube::{
+    ResourceExt,
+    api::{DeleteParams, Patch, PatchParams},
+};
+use serde_json::json;
 
 const LEASE: &str = "cloud-controller-manager";
 
@@ -337,6 +345,57 @@ async fn a_lease_that_is_deleted_under_load_stalls_nothing_and_restarts_nobody()
         assert!(pair.first.process().is_running() && pair.second.process().is_running());
         assert_eq!(cloud.journal().creates()?, SERVICES);
         assert_one_writer_at_a_time(cloud.journal())
+    })
+    .await
+}
+
+/// Writes what a leader would whose wall clock has jumped to `time`.
+async fn jump(cluster: &Cluster, time: Timestamp) -> Result<()> {
+    let renewal = json!({ "spec": { "renewTime": MicroTime(time) } });
+    let params = PatchParams::default();
+    cluster
+        .leases()
+        .patch(LEASE, &params, &Patch::Merge(renewal))
+        .await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wall_clock_that_jumps_by_a_day_neither_ends_a_lead_nor_prolongs_it() -> Result<()> {
+    scenario("handover.clock_jump", async |workspace| {
+        let day = SignedDuration::from_hours(24);
+        let cluster = Cluster::start(workspace).await?;
+        let pair = Pair::start(workspace, &cluster, &cloud(), true).await?;
+        let before = spec(&cluster.leases().get(LEASE).await?);
+        let now = before.renew_time.context("no renewal")?.0;
+        // For twice as long as a Lease lives without a renewal.
+        let steps = QUICK.lease.as_secs() * 2;
+        for step in 1..=steps {
+            let by = if step <= steps / 2 { day } else { -day };
+            jump(
+                &cluster,
+                now + by + SignedDuration::try_from(Duration::from_secs(step))?,
+            )
+            .await?;
+            tokio::time::sleep(QUICK.retry).await;
+            ensure!(
+                leads(&pair.first).await? && !leads(&pair.second).await?,
+                "another host leads after a jump by {by:#}"
+            );
+        }
+        let after = spec(&cluster.leases().get(LEASE).await?);
+        assert_eq!(after.lease_transitions, before.lease_transitions);
+        assert_eq!(after.holder_identity, before.holder_identity);
+
+        // Its last renewal lies in the future, and it is dead.
+        jump(&cluster, now + day).await?;
+        pair.first.process().kill()?;
+        let within = QUICK.lease + Duration::from_secs(2);
+        eventually(within, "the other host to lead", async || {
+            ensure!(leads(&pair.second).await?, "it does not");
+            Ok(())
+        })
+        .await
     })
     .await
 }

@@ -1,11 +1,7 @@
 //! A fault of one plugin stays in its room: what others own is served meanwhile, what it owns stays as it is, and it
 //! works again without a restart of the host.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs,
-    time::Duration,
-};
+use std::{fs, time::Duration};
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_e2e::{
@@ -15,11 +11,7 @@ use bulkhead_harness::{Host, Signal, Workspace, eventually, scenario, service_lb
 use bulkhead_scripted::{Behaviour, Failure, Rpc};
 use bulkhead_sim::cloud::{Credentials, Effect, ErrorCode, Fault as Injected, SettingsChange, Span};
 use futures::future::try_join_all;
-use k8s_openapi::api::events::v1::Event;
-use kube::{
-    ResourceExt,
-    api::{DeleteParams, PostParams},
-};
+use kube::api::PostParams;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 
@@ -31,6 +23,8 @@ enum Fault {
     Stopped,
     /// This happens in every call for instances or load balancers. The process that comes after it is in order.
     Broken(Effect),
+    /// It takes more memory than it may, and so does every process that comes after it.
+    Ballooned,
     /// The cloud's settings, and those that cure it.
     Cloud(Box<(SettingsChange, SettingsChange)>),
     /// The cloud asks for a pause, whatever it is asked.
@@ -47,6 +41,10 @@ struct Row {
 const CALLS: &str = "bulkhead_plugin_calls_total";
 const SHUT: &str = "bulkhead_plugin_gate_shut_total";
 const SESSIONS: &str = "bulkhead_plugin_sessions_total";
+/// What the plugin that takes too much memory may have.
+const MEMORY: &str = "128Mi";
+/// What it takes.
+const BALLOON: u64 = 1 << 30;
 /// More than the 16 MiB that an answer may have.
 const TOO_LARGE: u64 = 17 << 20;
 
@@ -66,6 +64,11 @@ fn rows() -> Vec<Row> {
         Row {
             name: "stopped",
             fault: Fault::Stopped,
+            shown_by: (SESSIONS, &[]),
+        },
+        Row {
+            name: "balloons",
+            fault: Fault::Ballooned,
             shown_by: (SESSIONS, &[]),
         },
         broken("panics", Effect::Panic, &[("result", "panic")]),
@@ -90,6 +93,11 @@ fn rows() -> Vec<Row> {
     ]
 }
 
+/// This happens whenever the plugin works.
+fn in_work(effect: &Effect) -> [Injected; 2] {
+    ["plugin/GetInstances", "plugin/EnsureLoadBalancer"].map(|call| Injected::new(call, effect.clone()))
+}
+
 impl Fault {
     async fn begin(&self, cloud: &Simulated<'_>) -> Result<()> {
         match self {
@@ -100,8 +108,12 @@ impl Fault {
             }
             Self::Stopped => cloud.plugin()?.process().signal(Signal::STOP)?,
             Self::Broken(effect) => {
-                let calls = ["plugin/GetInstances", "plugin/EnsureLoadBalancer"];
-                let faults = calls.map(|call| Injected::new(call, effect.clone()));
+                cloud.faults().add_faults(&in_work(effect)).await?;
+            }
+            Self::Ballooned => {
+                let faults = in_work(&Effect::Balloon(BALLOON));
+                // That process, and those that come after it.
+                cloud.break_next(&faults)?;
                 cloud.faults().add_faults(&faults).await?;
             }
             Self::Throttled => {
@@ -117,92 +129,71 @@ impl Fault {
         Ok(())
     }
 
-    async fn end(&self, cloud: &mut Simulated<'_>) -> Result<()> {
+    /// Whether it is over once another process is there.
+    const fn ends_with_its_process(&self) -> bool {
         match self {
+            Self::Killed => true,
+            // A panic breaks one call, not the process.
+            Self::Broken(effect) => !matches!(effect, Effect::Panic),
+            Self::Stopped | Self::Ballooned | Self::Cloud(_) | Self::Throttled => false,
+        }
+    }
+
+    async fn end(&self, cloud: &Simulated<'_>) -> Result<()> {
+        match self {
+            Self::Killed | Self::Broken(_) => Ok(cloud.faults().clear_faults().await?),
             Self::Stopped => cloud.plugin()?.process().signal(Signal::CONT),
-            // One call is broken, not the process.
-            Self::Broken(Effect::Panic) => Ok(cloud.faults().clear_faults().await?),
-            Self::Killed | Self::Broken(_) => cloud.replace().await,
+            Self::Ballooned => cloud.break_next(&[]),
             Self::Throttled => Ok(cloud.cloud().clear_faults().await?),
             Self::Cloud(settings) => Ok(cloud.cloud().configure(&settings.1).await?),
         }
     }
 }
 
-/// Three plugins of three clouds and a fourth that ends as soon as it is started, at one host.
+/// Four plugins of four clouds and a fifth that ends as soon as it is started, at one host.
 struct Stage<'a> {
     cluster: &'a Cluster,
     host: Host,
     faulty: Simulated<'a>,
+    /// Whose plugin is a child of the host.
+    hungry: Simulated<'a>,
     healthy: Vec<Simulated<'a>>,
 }
 
 impl Stage<'_> {
-    /// A machine joins, and a Service is made.
-    async fn add(&self, cloud: &Simulated<'_>, name: &str) -> Result<()> {
-        let node = cloud.machine(name).await?;
-        self.cluster.nodes().create(&PostParams::default(), &node).await?;
-        self.cluster.add_service(&cloud.service(name)).await?;
-        Ok(())
-    }
-
-    /// Both are served.
-    async fn served(&self, cloud: &Simulated<'_>, name: &str) -> Result<()> {
-        let node = self.cluster.initialised(name).await?;
-        let id = node.spec.unwrap_or_default().provider_id;
-        ensure!(id == Some(cloud.provider_id(name)), "{name}: provider ID {id:?}");
-        self.cluster.address(name).await?;
-        Ok(())
-    }
-
-    async fn remove(&self, name: &str) -> Result<()> {
-        self.cluster.delete_service(name).await?;
-        self.cluster.service_gone(name).await?;
-        self.cluster
-            .nodes()
-            .delete(name, &DeleteParams::default())
-            .await?;
-        Ok(())
-    }
-
-    async fn serves(&self, cloud: &Simulated<'_>, name: &str) -> Result<()> {
-        let name = &format!("{}-{name}", cloud.name());
-        let node = cloud.machine(name).await?;
-        self.cluster.nodes().create(&PostParams::default(), &node).await?;
-        self.cluster.initialised(name).await?;
-        self.cluster.add_service(&cloud.service(name)).await?;
-        self.served(cloud, name).await?;
-        self.remove(name).await
-    }
-
     async fn serve_healthy(&self, name: &str) -> Result<()> {
-        try_join_all(self.healthy.iter().map(|cloud| self.serves(cloud, name))).await?;
+        try_join_all(self.healthy.iter().map(|cloud| cloud.serves(self.cluster, name))).await?;
         Ok(())
     }
 
-    /// The versions of node and Service `name`.
-    async fn versions(&self, name: &str) -> Result<[Option<String>; 2]> {
-        let node = self.cluster.nodes().get(name).await?;
-        let service = self.cluster.services().get(name).await?;
-        Ok([node.resource_version(), service.resource_version()])
+    /// The plugin that has the fault.
+    fn faulty(&self, row: &Row) -> &Simulated<'_> {
+        if matches!(row.fault, Fault::Ballooned) {
+            &self.hungry
+        } else {
+            &self.faulty
+        }
     }
 
-    /// How the faulty plugin is.
-    async fn state(&self) -> Result<String> {
+    /// How the plugin is, and why.
+    async fn state(&self, row: &Row) -> Result<[String; 2]> {
         let answer = self.host.get("/readyz/plugins", None).await?;
         let page: Value = serde_json::from_str(&answer.body)?;
-        let plugins = page
-            .get("plugins")
-            .and_then(Value::as_array)
-            .context("no plugins")?;
-        let plugin = plugins.iter().find(|plugin| plugin["name"] == "faulty");
-        let state = plugin.and_then(|plugin| plugin["state"].as_str());
-        Ok(state.with_context(|| answer.body.clone())?.to_owned())
+        let plugins = page["plugins"].as_array().context("no plugins")?;
+        let name = self.faulty(row).name();
+        let plugin = plugins.iter().find(|plugin| plugin["name"] == name);
+        let plugin = plugin.with_context(|| answer.body.clone())?;
+        let text = |field: &str| plugin[field].as_str().unwrap_or_default().to_owned();
+        Ok([text("state"), text("message")])
     }
 
     async fn count(&self, row: &Row) -> Result<f64> {
         let (name, labels) = row.shown_by;
-        let labels: Vec<_> = labels.iter().copied().chain([("plugin", "faulty")]).collect();
+        let labels: Vec<_> = labels
+            .iter()
+            .copied()
+            .chain([("plugin", self.faulty(row).name())])
+            .collect();
         Ok(Metrics::of(&self.host, self.cluster)
             .await?
             .sum(name, &labels)?
@@ -215,8 +206,12 @@ impl Stage<'_> {
         eventually(SOON, &what, async || {
             match &row.fault {
                 Fault::Killed | Fault::Stopped | Fault::Broken(Effect::Abort) => {
-                    let state = self.state().await?;
-                    ensure!(state == "gone", "the plugin is {state}");
+                    let [state, why] = self.state(row).await?;
+                    ensure!(state == "gone", "the plugin is {state}: {why}");
+                }
+                Fault::Ballooned => {
+                    let [_, why] = self.state(row).await?;
+                    ensure!(why.contains("SIGABRT"), "the plugin is as it is: {why}");
                 }
                 Fault::Broken(_) => {
                     let faults = self.faulty.faults().raw();
@@ -228,7 +223,7 @@ impl Stage<'_> {
                     ensure!(faults.iter().all(|fault| fault.fired > 0), "{faults:?}");
                 }
                 Fault::Cloud(..) | Fault::Throttled => {
-                    let (count, state) = (self.count(row).await?, self.state().await?);
+                    let (count, [state, _]) = (self.count(row).await?, self.state(row).await?);
                     ensure!(count > before, "{:?} is {count}", row.shown_by);
                     // It has said so itself: that it has others will be news.
                     let is_told = row.shown_by.1 != [("why", "credentials")] || state == "degraded";
@@ -241,63 +236,59 @@ impl Stage<'_> {
     }
 
     async fn play(&mut self, row: &Row) -> Result<()> {
-        let name = &format!("faulty-{}", row.name);
-        let settled = self.versions("faulty-settled").await?;
+        let cluster = self.cluster;
+        let cloud = self.faulty(row);
+        let name = &format!("{}-{}", cloud.name(), row.name);
+        let of_settled = async || cluster.versions(&settled(cloud)).await;
+        let versions = of_settled().await?;
         let before = self.count(row).await?;
-        row.fault.begin(&self.faulty).await?;
-        self.add(&self.faulty, name).await?;
+        row.fault.begin(cloud).await?;
+        cloud.add(cluster, name).await?;
         self.felt(row, before).await?;
         self.serve_healthy(row.name).await?;
         ensure!(
-            self.versions("faulty-settled").await? == settled,
+            of_settled().await? == versions,
             "what was in order has been written to"
         );
-        let node = self.cluster.nodes().get(name).await?;
+        let node = cluster.nodes().get(name).await?;
         ensure!(
             is_uninitialised(&node) && node.spec.unwrap_or_default().provider_id.is_none(),
             "{name} was initialised"
         );
         ensure!(
-            ingress(&self.cluster.services().get(name).await?).is_empty(),
+            ingress(&cluster.services().get(name).await?).is_empty(),
             "{name} has an address"
         );
 
-        row.fault.end(&mut self.faulty).await?;
-        self.served(&self.faulty, name).await?;
+        if row.fault.ends_with_its_process() {
+            self.faulty.replace().await?;
+        } else {
+            row.fault.end(cloud).await?;
+        }
+        self.faulty(row).served(cluster, name).await?;
         let after = self.count(row).await?;
         ensure!(after > before, "{:?} is {after} as before", row.shown_by);
-        self.remove(name).await
+        cluster.remove(name).await
     }
 }
 
-/// The different Warning Events about each object. The cloud's request is no difference.
-fn by_object(warnings: &[Event]) -> BTreeMap<String, BTreeSet<String>> {
-    let mut notes: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for event in warnings {
-        let about = event.regarding.clone().unwrap_or_default();
-        let object = format!(
-            "{}/{}",
-            about.kind.unwrap_or_default(),
-            about.name.unwrap_or_default()
-        );
-        let note = event.note.clone().unwrap_or_default();
-        let text = note.split(", request call-").next().unwrap_or_default();
-        let reason = event.reason.clone().unwrap_or_default();
-        notes
-            .entry(object)
-            .or_default()
-            .insert(format!("{reason}: {text}"));
-    }
-    notes
+/// The node and the Service of a cloud that were in order before anything went wrong.
+fn settled(cloud: &Simulated<'_>) -> String {
+    format!("{}-settled", cloud.name())
 }
 
 async fn stage<'a>(workspace: &'a Workspace, cluster: &'a Cluster) -> Result<Stage<'a>> {
     let faulty = Simulated::start(workspace, "faulty").await?;
+    let hungry = Simulated::without_plugin(workspace, "hungry").await?;
     let healthy = vec![
         Simulated::start(workspace, "one").await?,
         Simulated::start(workspace, "other").await?,
     ];
-    let mut plugins = vec![faulty.config(), simulated::spawned(workspace, "looping")?];
+    let mut plugins = vec![
+        faulty.config(),
+        hungry.spawned_config(MEMORY)?,
+        simulated::spawned(workspace, "looping")?,
+    ];
     plugins.extend(healthy.iter().map(Simulated::config));
     let config = simulated::configure(workspace, "host", &plugins)?;
     let host = Host::start(workspace, &cluster.configured_host(&config)?)?;
@@ -305,6 +296,7 @@ async fn stage<'a>(workspace: &'a Workspace, cluster: &'a Cluster) -> Result<Sta
         cluster,
         host,
         faulty,
+        hungry,
         healthy,
     })
 }
@@ -330,13 +322,14 @@ async fn a_faulty_plugin_costs_the_others_nothing_and_its_own_objects_no_change(
             .process()
             .wait_for_log("plugin looping started", SOON)
             .await?;
-        let node = stage.faulty.machine("faulty-settled").await?;
-        cluster.nodes().create(&PostParams::default(), &node).await?;
-        cluster.initialised("faulty-settled").await?;
-        cluster
-            .add_service(&stage.faulty.service("faulty-settled"))
-            .await?;
-        stage.served(&stage.faulty, "faulty-settled").await?;
+        for cloud in [&stage.faulty, &stage.hungry] {
+            let name = &settled(cloud);
+            let node = cloud.machine(name).await?;
+            cluster.nodes().create(&PostParams::default(), &node).await?;
+            cluster.initialised(name).await?;
+            cluster.add_service(&cloud.service(name)).await?;
+            cloud.served(&cluster, name).await?;
+        }
         stage.serve_healthy("looping").await?;
         let starts = |log: String| log.matches("plugin looping started").count();
         eventually(SOON, "some starts", async || {
@@ -365,13 +358,16 @@ async fn a_faulty_plugin_costs_the_others_nothing_and_its_own_objects_no_change(
             stage.host.process().is_running() && stage.host.process().pid() == pid,
             "the host has ended"
         );
-        let warnings = by_object(&cluster.warnings().await?);
-        for (object, notes) in &warnings {
-            let is_of_faulty = object.contains("/faulty-")
-                || notes.iter().all(|note| note.contains("lugin faulty is frozen"));
-            ensure!(is_of_faulty, "{object}: {notes:#?}");
+        for (object, notes) in cluster.warnings_by_object().await? {
+            let is_of = |name: &str| {
+                object.contains(&format!("/{name}-"))
+                    || notes
+                        .iter()
+                        .all(|note| note.contains(&format!("lugin {name} is frozen")))
+            };
+            ensure!(is_of("faulty") || is_of("hungry"), "{object}: {notes:#?}");
             // What went well between faults may go wrong in each of them.
-            let most = if object.ends_with("/faulty-settled") {
+            let most = if object.ends_with("-settled") {
                 rows().len()
             } else {
                 1
@@ -433,7 +429,7 @@ async fn twenty_services_that_all_fail_do_not_delay_the_others_of_their_plugin()
             metrics.sum(SHUT, &[])?.unwrap_or_default() == 0.0,
             "a gate was shut"
         );
-        for (object, notes) in by_object(&cluster.warnings().await?) {
+        for (object, notes) in cluster.warnings_by_object().await? {
             ensure!(
                 object.contains("/failing-") && notes.len() == 1,
                 "{object}: {notes:#?}"

@@ -1,15 +1,17 @@
 //! Plugins that come late, die and are replaced: the host goes on.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, net::SocketAddr, path::Path, process::Command, time::Duration};
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_e2e::{Cluster, SOON, cloud, scripted};
+use bulkhead_e2e::{Cluster, Machine, SOON, cloud, scripted, traffic};
 use bulkhead_harness::{
-    Host, PluginProcess, Workspace, eventually,
+    Address, Host, PluginProcess, Workspace, eventually,
     observed::{kill, only_child, runs},
     resolve_binary, scenario, service_lb, spawn_endpoint,
 };
 use bulkhead_scripted::{Behaviour, Entry, Journal, Rpc};
+use kube::ResourceExt;
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 
 /// Starts the scripted plugin as a process whose cloud is in the journal file.
@@ -221,6 +223,94 @@ async fn a_plugin_that_hangs_in_one_call_does_not_hold_up_the_others() -> Result
             None,
             "the call that hangs was given up before its deadline"
         );
+        Ok(())
+    })
+    .await
+}
+
+/// The embedded plugin as on a disk that can fill up: then a write fails, and no signal ends the process.
+async fn local(workspace: &Workspace, machine: &Machine<'_>) -> Result<PluginProcess> {
+    let mut command = Command::new("/bin/sh");
+    command
+        .args(["-c", r#"trap '' XFSZ; exec "$0" "$@""#])
+        .arg(resolve_binary("bulkhead-local", "BULKHEAD_LOCAL_BIN")?.canonicalize()?)
+        .arg("--state-dir")
+        .arg(workspace.join("local-state"))
+        .arg("--inventory")
+        .arg(machine.inventory())
+        .args(["--pool", &format!("{}/27", workspace.loopback(128))]);
+    let socket = PluginProcess::socket_path(workspace, "local")?;
+    let plugin = PluginProcess::run(workspace, "local", Address::Unix(socket), command)?;
+    plugin.wait_listening(SOON).await?;
+    Ok(plugin)
+}
+
+/// From now on a file of the plugin may not grow at all, or as this process' files may.
+fn fill_disk(plugin: &PluginProcess, is_full: bool) -> Result<()> {
+    let whole = getrlimit(Resource::Fsize);
+    let limit = Rlimit {
+        current: if is_full { Some(0) } else { whole.current },
+        maximum: whole.maximum,
+    };
+    let pid = Pid::from_raw(i32::try_from(plugin.process().pid())?);
+    prlimit(pid, Resource::Fsize, limit)?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_disk_that_is_full_at_the_plugin_is_told_and_loses_nothing() -> Result<()> {
+    const PORT: u16 = 80;
+    scenario("plugin_faults.disk_full", async |workspace| {
+        let cluster = Cluster::start(workspace).await?;
+        let mut machine = Machine::new(workspace, &["node-1", "node-2"])?;
+        let plugin = local(workspace, &machine).await?;
+        let options = cluster.host(&plugin.endpoint())?;
+        let host = Host::start(workspace, &options.flag("cloud-provider", "local"))?;
+        cluster.add_node("node-1").await?;
+        cluster.initialised("node-1").await?;
+        for name in ["stays", "goes"] {
+            machine
+                .serve(&cluster.add_service(&service_lb(name)).await?)
+                .await?;
+        }
+        let stays = SocketAddr::new(cluster.address("stays").await?, PORT);
+        cluster.address("goes").await?;
+        let is_served = async || traffic::answered_by(stays, &["node-1"]).await;
+        is_served().await?;
+
+        fill_disk(&plugin, true)?;
+        machine
+            .serve(&cluster.add_service(&service_lb("late")).await?)
+            .await?;
+        cluster.delete_service("goes").await?;
+        for (name, reason) in [
+            ("late", "SyncLoadBalancerFailed"),
+            ("goes", "DeleteLoadBalancerFailed"),
+        ] {
+            cluster
+                .event("Service", name, reason, "cannot store the load balancers")
+                .await?;
+        }
+        ensure!(
+            !cluster.services().get("goes").await?.finalizers().is_empty(),
+            "a load balancer that is still stored was forgotten"
+        );
+        // What needs no disk goes on.
+        cluster.add_node("node-2").await?;
+        cluster.initialised("node-2").await?;
+        is_served().await?;
+
+        fill_disk(&plugin, false)?;
+        let late = SocketAddr::new(cluster.address("late").await?, PORT);
+        cluster.service_gone("goes").await?;
+        plugin.process().kill()?;
+        plugin.process().wait(SOON).await?;
+        drop(plugin);
+        let _plugin = local(workspace, &machine).await?;
+        for front in [stays, late] {
+            traffic::answered_by(front, &["node-1", "node-2"]).await?;
+        }
+        ensure!(host.process().is_running(), "the host has ended");
         Ok(())
     })
     .await

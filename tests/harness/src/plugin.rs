@@ -3,7 +3,6 @@
 use std::{
     ffi::OsString,
     fs,
-    net::SocketAddr,
     os::unix::fs::chown,
     path::{Path, PathBuf},
     process::Command,
@@ -57,24 +56,10 @@ impl PluginProcess {
         binary: &Path,
         arguments: impl IntoIterator<Item = impl Into<OsString>>,
     ) -> Result<Self> {
+        let mut command = Command::new(binary);
+        command.args(arguments.into_iter().map(Into::into));
         let address = Address::Unix(Self::socket_path(workspace, name)?);
-        Self::serve(workspace, name, Command::new(binary), arguments, address)
-    }
-
-    /// As [`PluginProcess::spawn`], on a port: `--endpoint https://ADDRESS`.
-    ///
-    /// # Errors
-    ///
-    /// If it cannot be started.
-    pub fn spawn_at_port(
-        workspace: &Workspace,
-        name: &str,
-        binary: &Path,
-        port: SocketAddr,
-        arguments: impl IntoIterator<Item = impl Into<OsString>>,
-    ) -> Result<Self> {
-        let address = Address::Tcp(port);
-        Self::serve(workspace, name, Command::new(binary), arguments, address)
+        Self::run(workspace, name, address, command)
     }
 
     /// As [`PluginProcess::spawn`], under another user id: only root can.
@@ -94,21 +79,20 @@ impl PluginProcess {
             fs::create_dir_all(folder)?;
             chown(folder, Some(uid), None)?;
         }
-        let address = Address::Unix(socket);
-        let command = other_user::command(workspace, uid, binary)?;
-        Self::serve(workspace, name, command, arguments, address)
+        let mut command = other_user::command(workspace, uid, binary)?;
+        command.args(arguments.into_iter().map(Into::into));
+        Self::run(workspace, name, Address::Unix(socket), command)
     }
 
-    fn serve(
-        workspace: &Workspace,
-        name: &str,
-        mut command: Command,
-        arguments: impl IntoIterator<Item = impl Into<OsString>>,
-        address: Address,
-    ) -> Result<Self> {
+    /// Starts a command that takes `--endpoint`, which is added, as a plugin at `address`: a socket, or a port with TLS;
+    /// `name` is that of its log.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn run(workspace: &Workspace, name: &str, address: Address, mut command: Command) -> Result<Self> {
         command
             .args(["--endpoint", &endpoint(&address)])
-            .args(arguments.into_iter().map(Into::into))
             .env_remove("BULKHEAD_SPAWNED");
         Ok(Self {
             process: Process::spawn(workspace, name, command)?,
@@ -151,7 +135,7 @@ impl PluginProcess {
         Self::spawn(workspace, name, &binary, arguments)
     }
 
-    /// Starts `bulkhead-sim` (`BULKHEAD_SIM_BIN`, else cargo's) as the plugin `name`.
+    /// Starts `bulkhead-sim` (`BULKHEAD_SIM_BIN`, else cargo's) as a plugin at `address`; `name` is that of its log.
     ///
     /// # Errors
     ///
@@ -159,10 +143,12 @@ impl PluginProcess {
     pub fn simulated(
         workspace: &Workspace,
         name: &str,
+        address: Address,
         arguments: impl IntoIterator<Item = impl Into<OsString>>,
     ) -> Result<Self> {
-        let binary = binaries::resolve("bulkhead-sim", "BULKHEAD_SIM_BIN")?;
-        Self::spawn(workspace, name, &binary, arguments)
+        let mut command = Command::new(binaries::resolve("bulkhead-sim", "BULKHEAD_SIM_BIN")?);
+        command.args(arguments.into_iter().map(Into::into));
+        Self::run(workspace, name, address, command)
     }
 
     /// The socket at which a plugin `name` will listen: for a host that starts before its plugin.
