@@ -3,6 +3,10 @@
 mod isolation;
 mod latency;
 mod local;
+mod sample;
+
+use std::fmt::Display;
+use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -17,6 +21,9 @@ enum Arguments {
     Local(local::Options),
     /// A call to a plugin over a unix socket, through all layers of the host
     Latency(latency::Options),
+    /// What `latency` calls
+    #[command(hide = true)]
+    Serve(latency::Serve),
     /// How long two plugins' calls take while a third misbehaves
     Isolation(isolation::Options),
 }
@@ -31,7 +38,13 @@ fn main() -> Result<()> {
         match arguments {
             Arguments::Local(options) => local::run(options).await,
             Arguments::Latency(options) => latency::run(options).await,
+            Arguments::Serve(serve) => serve.run().await,
             Arguments::Isolation(options) => isolation::run(options).await,
         }
     })
+}
+
+/// Tells whoever runs this.
+fn say(text: impl Display) -> io::Result<()> {
+    writeln!(io::stdout(), "{text}")
 }

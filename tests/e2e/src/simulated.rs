@@ -50,9 +50,6 @@ impl<'a> Simulated<'a> {
     ///
     /// If one does not listen.
     pub async fn of_provider(workspace: &'a Workspace, name: &str, provider: &str) -> Result<Self> {
-        let scenario =
-            json!({ "plugin": { "provider": provider, "classes": [class_of(name), spare_class_of(name)] } });
-        fs::write(scenario_path(workspace, name), scenario.to_string())?;
         let socket = cloud_path(workspace, name);
         let mut command = Command::new(resolve_binary("bulkhead-sim", "BULKHEAD_SIM_BIN")?);
         command.arg("cloud").args(["--listen", &endpoint(&socket)]);
@@ -65,6 +62,7 @@ impl<'a> Simulated<'a> {
             plugin: None,
             faults: Client::at(&control_path(workspace, name)),
         };
+        simulated.at_next_start(json!({}))?;
         eventually(SOON, &format!("cloud {name} to answer"), async || {
             Ok(simulated.cloud.total().await?)
         })
@@ -89,6 +87,39 @@ impl<'a> Simulated<'a> {
         })
         .await
         .map(drop)
+    }
+
+    /// Ends the plugin's process, and says how the host is configured to start it as a child of its own: with so much
+    /// memory at the most, as `64Mi`. [`Simulated::faults`] is the control of whichever child runs.
+    ///
+    /// # Errors
+    ///
+    /// If the binary is not built.
+    pub fn as_child(&mut self, memory_limit: &str) -> Result<Value> {
+        self.plugin = None;
+        let binary = resolve_binary("bulkhead-sim", "BULKHEAD_SIM_BIN")?.canonicalize()?;
+        let mut command = vec![binary.to_string_lossy().into_owned()];
+        command.extend(arguments(self.workspace, &self.name));
+        let mut config = config_of(&self.name, "spawn", &json!(command));
+        set(&mut config, "memoryLimit", json!(memory_limit));
+        Ok(config)
+    }
+
+    /// What processes of its plugin that start from now on find in their scenario, beside who they are.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub fn at_next_start(&self, more: Value) -> Result<()> {
+        let mut scenario = more;
+        let classes = [class_of(&self.name), spare_class_of(&self.name)];
+        set(
+            &mut scenario,
+            "plugin",
+            json!({ "provider": self.scheme, "classes": classes }),
+        );
+        fs::write(scenario_path(self.workspace, &self.name), scenario.to_string())?;
+        Ok(())
     }
 
     /// Its name, also that of its plugin.
@@ -231,6 +262,12 @@ pub fn class_of(name: &str) -> String {
 /// Another class that the plugin of the cloud `name` offers, and that is not configured to be its own.
 pub fn spare_class_of(name: &str) -> String {
     format!("example.com/{name}-spare")
+}
+
+fn set(object: &mut Value, field: &str, value: Value) {
+    if let Some(fields) = object.as_object_mut() {
+        fields.insert(field.to_owned(), value);
+    }
 }
 
 fn config_of(name: &str, way: &str, reached: &Value) -> Value {
