@@ -34,6 +34,8 @@ pub(crate) fn release_program(root: &Path, name: &str, package: &str) -> Result<
         "-p",
         "bulkhead-local",
         "-p",
+        "bulkhead-sim",
+        "-p",
         package,
     ];
     command::run(&mut cargo(root, &arguments))?;

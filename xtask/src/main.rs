@@ -1,6 +1,7 @@
 //! `cargo xtask`: the project's own commands. Everything they need beyond Rust, Go, Python and a C compiler they
 //! install themselves, below `target/tools`.
 
+mod bench;
 mod check;
 mod clock;
 mod cluster;
@@ -15,6 +16,7 @@ mod soak;
 mod steps;
 mod tools;
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -45,6 +47,12 @@ enum Command {
         /// What decides what happens; a random one if not given
         #[arg(long, value_name = "S")]
         seed: Option<u64>,
+    },
+    /// Measure: `local`, `latency` or `isolation`; `cargo xtask bench NAME --help` says more
+    Bench {
+        /// Which benchmark, and what it is told
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        arguments: Vec<OsString>,
     },
     /// Run all checks and tests, cheap ones first
     Test {
@@ -77,6 +85,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Demo { keep } => demo::run(&root, keep),
         Command::Soak { minutes, seed } => soak::run(&root, minutes, seed),
+        Command::Bench { arguments } => bench::run(&root, &arguments),
         Command::Test { list: true, .. } => {
             steps::list();
             Ok(())

@@ -351,7 +351,8 @@ async fn a_host_of_another_user_is_cut_off_by_the_plugin_until_the_plugin_allows
         )?;
         let start = |more: &[String]| {
             let scenario = ["--scenario".to_owned(), scenario.to_string_lossy().into_owned()];
-            PluginProcess::simulated(workspace, "own", scenario.iter().chain(more))
+            let address = Address::Unix(PluginProcess::socket_path(workspace, "own")?);
+            PluginProcess::simulated(workspace, "own", address, scenario.iter().chain(more))
         };
         let plugin = start(&[])?;
         plugin.wait_listening(SOON).await?;

@@ -1,0 +1,178 @@
+//! A call to a plugin over a unix socket through all layers of the host, beside the same call by tonic alone.
+
+mod load;
+mod question;
+mod serve;
+mod through_host;
+mod through_tonic;
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bulkhead_harness::{Process, Workspace, eventually};
+use clap::Args;
+
+pub(crate) use self::serve::Serve;
+
+use self::load::Round;
+use self::serve::Kind;
+use self::through_host::ThroughHost;
+use self::through_tonic::TonicCaller;
+use crate::sample::median;
+use crate::say;
+
+/// What half of the calls through the host may take at the most, one at a time.
+const P50_MOST: Duration = Duration::from_micros(150);
+/// Calls a second through the host at the least, with [`load::IN_FLIGHT`] in flight.
+const RATE_LEAST: f64 = 50_000.0;
+/// For what works at once.
+const SOON: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// How often each is measured, one after the other; the medians count
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Seconds that each measures in a round, once with one call at a time and once with 64 in flight
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=60))]
+    seconds: u64,
+}
+
+pub(crate) async fn run(options: Options) -> Result<()> {
+    let workspace = Workspace::new("bench-latency")?;
+    let (_bare, bare_socket) = start(&workspace, Kind::Bare).await?;
+    let (_plugin, plugin_socket) = start(&workspace, Kind::Plugin).await?;
+    let host = ThroughHost::start(&plugin_socket).await?;
+    let bare = TonicCaller::connect(&bare_socket).await?;
+    let to_plugin = TonicCaller::connect(&plugin_socket).await?;
+    say(question::sizes())?;
+    say(format!(
+        "median of {} rounds of {} s each; the caller in one process, the called in another\n",
+        options.rounds, options.seconds
+    ))?;
+
+    let lasting = Duration::from_secs(options.seconds);
+    let (mut bares, mut plugins, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..options.rounds {
+        bares.push(load::round(&bare, lasting).await?);
+        plugins.push(load::round(&to_plugin, lasting).await?);
+        hosts.push(load::round(host.caller(), lasting).await?);
+    }
+    let figures = Figures::of(&hosts)?;
+    say(format!(
+        "{:34} {:>9} {:>9} {:>9} {:>14}",
+        "", "p50", "p99", "p99.9", "64 in flight"
+    ))?;
+    say(row("tonic to tonic", &Figures::of(&bares)?))?;
+    say(row("tonic to a plugin on the SDK", &Figures::of(&plugins)?))?;
+    say(row("the host to a plugin on the SDK", &figures))?;
+    say(ratio(&figures, &Figures::of(&bares)?))?;
+    host.end().await?;
+    judge(&figures)
+}
+
+/// Starts a process that answers, and waits until it does.
+async fn start(workspace: &Workspace, kind: Kind) -> Result<(Process, PathBuf)> {
+    let folder = workspace.join(kind.name());
+    let socket = folder.join("plugin.sock");
+    let mut command = Command::new(std::env::current_exe().context("find this program")?);
+    command.arg("serve").arg(kind.name()).arg(&socket);
+    let process = Process::spawn(workspace, kind.name(), command)?;
+    eventually(SOON, &format!("{} to listen", kind.name()), async || {
+        Ok(tokio::net::UnixStream::connect(&socket).await?)
+    })
+    .await?;
+    Ok((process, socket))
+}
+
+/// The medians of some rounds.
+#[derive(Clone, Copy, Debug)]
+struct Figures {
+    p50: Duration,
+    p99: Duration,
+    p999: Duration,
+    /// Calls a second.
+    rate: f64,
+}
+
+impl Figures {
+    fn of(rounds: &[Round]) -> Result<Self> {
+        let time = |rank| median(rounds.iter().map(|round| round.alone.per_mille(rank))).context("no round");
+        Ok(Self {
+            p50: time(500)?,
+            p99: time(990)?,
+            p999: time(999)?,
+            rate: median(rounds.iter().map(|round| round.rate)).context("no round")?,
+        })
+    }
+}
+
+fn row(name: &str, figures: &Figures) -> String {
+    let micros = |time: Duration| format!("{:.0} µs", time.as_secs_f64() * 1e6);
+    format!(
+        "{name:34} {:>9} {:>9} {:>9} {:>12.0}/s",
+        micros(figures.p50),
+        micros(figures.p99),
+        micros(figures.p999),
+        figures.rate
+    )
+}
+
+fn ratio(host: &Figures, bare: &Figures) -> String {
+    let of = |one: Duration, other: Duration| one.as_secs_f64() / other.as_secs_f64().max(f64::MIN_POSITIVE);
+    format!(
+        "{:34} {:>9.2} {:>9.2} {:>9.2} {:>14.2}\n",
+        "  of tonic to tonic",
+        of(host.p50, bare.p50),
+        of(host.p99, bare.p99),
+        of(host.p999, bare.p999),
+        host.rate / bare.rate.max(f64::MIN_POSITIVE)
+    )
+}
+
+fn judge(host: &Figures) -> Result<()> {
+    let bounds = [
+        (
+            format!("p50 through the host: {:?}, at most {P50_MOST:?}", host.p50),
+            host.p50 <= P50_MOST,
+        ),
+        (
+            format!(
+                "through the host with {} in flight: {:.0} calls a second, at least {RATE_LEAST:.0}",
+                load::IN_FLIGHT,
+                host.rate
+            ),
+            host.rate >= RATE_LEAST,
+        ),
+    ];
+    for (bound, holds) in &bounds {
+        say(format!("{} {bound}", if *holds { "✓" } else { "✗" }))?;
+    }
+    ensure!(bounds.iter().all(|(_, holds)| *holds), "a bound does not hold");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn figures(p50: u64, rate: f64) -> Figures {
+        let time = Duration::from_micros(p50);
+        Figures {
+            p50: time,
+            p99: time * 2,
+            p999: time * 3,
+            rate,
+        }
+    }
+
+    #[rstest::rstest]
+    #[case::both_hold(150, 50_000.0, true)]
+    #[case::slow(151, 50_000.0, false)]
+    #[case::few(150, 49_999.0, false)]
+    fn a_bound_that_is_missed_fails_the_run(#[case] p50: u64, #[case] rate: f64, #[case] holds: bool) {
+        assert_eq!(judge(&figures(p50, rate)).is_ok(), holds);
+    }
+}
