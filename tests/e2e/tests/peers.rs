@@ -15,7 +15,9 @@ use bulkhead_e2e::{
     certificates::{Authority, Files, HOST, Identity, PLUGIN},
     is_uninitialised, simulated,
 };
-use bulkhead_harness::{Host, PluginProcess, Workspace, eventually, resolve_binary, scenario, service_lb};
+use bulkhead_harness::{
+    Address, Host, PluginProcess, Workspace, eventually, resolve_binary, scenario, service_lb,
+};
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
