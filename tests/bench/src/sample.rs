@@ -21,7 +21,7 @@ impl Sample {
     /// The time that so many of a thousand do not exceed (nearest rank).
     pub(crate) fn per_mille(&self, rank: usize) -> Duration {
         let index = (self.0.len() * rank).div_ceil(1000).saturating_sub(1);
-        let found = self.0.get(index).or(self.0.last());
+        let found = self.0.get(index).or_else(|| self.0.last());
         found.copied().unwrap_or_default()
     }
 }

@@ -8,7 +8,9 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use bulkhead_harness::{Address, PluginProcess, Process, Workspace, eventually, node, resolve_binary, service_lb};
+use bulkhead_harness::{
+    Address, PluginProcess, Process, Workspace, eventually, node, resolve_binary, service_lb,
+};
 use bulkhead_sim::{
     cloud::{Fault, Instance},
     control::Client,

@@ -7,7 +7,6 @@ use bulkhead_e2e::{SOON, Simulated};
 use bulkhead_harness::Signal;
 use bulkhead_sim::cloud::{Credentials, Effect, ErrorCode, Fault as Injected, SettingsChange, Span};
 use clap::ValueEnum;
-use serde_json::json;
 
 use super::rogue::Rogue;
 
@@ -91,11 +90,11 @@ impl Fault {
             }
             Self::Garbage => {
                 end(plugin).await?;
-                Some(Rogue::garbage(plugin.plugin()?.socket())?)
+                Some(Rogue::garbage(plugin.socket())?)
             }
             Self::OtherRevision => {
                 end(plugin).await?;
-                Some(Rogue::of_another_revision(plugin.plugin()?.socket())?)
+                Some(Rogue::of_another_revision(plugin.socket())?)
             }
             Self::Refused => {
                 let refused = SettingsChange::default().credentials(Credentials::Invalid);

@@ -45,7 +45,7 @@ impl Contestant {
         options.arguments = vec!["--pool".into(), site.at.ip().to_string().into()];
         let plugin = PluginProcess::local(workspace, &options)?;
         plugin.wait_listening(PATIENCE).await?;
-        led::balance(plugin.socket(), site).await?;
+        led::balance(&PluginProcess::socket_path(workspace, "local")?, site).await?;
         Self::ready("bulkhead-local".to_owned(), site, true, Running::Plugin(plugin)).await
     }
 
