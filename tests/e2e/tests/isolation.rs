@@ -179,7 +179,10 @@ impl Stage<'_> {
     async fn state(&self, row: &Row) -> Result<[String; 2]> {
         let answer = self.host.get("/readyz/plugins", None).await?;
         let page: Value = serde_json::from_str(&answer.body)?;
-        let plugins = page["plugins"].as_array().context("no plugins")?;
+        let plugins = page
+            .get("plugins")
+            .and_then(Value::as_array)
+            .context("no plugins")?;
         let name = self.faulty(row).name();
         let plugin = plugins.iter().find(|plugin| plugin["name"] == name);
         let plugin = plugin.with_context(|| answer.body.clone())?;

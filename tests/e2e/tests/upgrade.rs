@@ -164,10 +164,13 @@ async fn has_taken_over(host: &Host, plugin: &str, upgrades: usize) -> Result<()
     eventually(SOON, &what, async || {
         let answer = host.get("/readyz/plugins", None).await?;
         let page: Value = serde_json::from_str(&answer.body)?;
-        let plugins = page["plugins"].as_array().context("no plugins")?;
+        let plugins = page
+            .get("plugins")
+            .and_then(Value::as_array)
+            .context("no plugins")?;
         let shown = plugins.iter().find(|it| it["name"] == plugin);
         let shown = shown.with_context(|| answer.body.clone())?;
-        let session = shown["details"]["session"].as_u64();
+        let session = shown.pointer("/details/session").and_then(Value::as_u64);
         let wanted = u64::try_from(upgrades + 1)?;
         ensure!(
             session == Some(wanted) && shown["state"] == "active",
@@ -231,7 +234,7 @@ async fn upgrades_under_load_are_noticed_by_nobody_and_duplicate_nothing() -> Re
         let load = Load::new(&cluster, &cloud);
         load.join().await?;
         let tenants = try_join_all((0..TENANTS).map(|tenant| load.tenant(tenant)));
-        let (_, _, _last) = tokio::try_join!(load.machines(), tenants, load.upgrades(&host))?;
+        let ((), _, _last) = tokio::try_join!(load.machines(), tenants, load.upgrades(&host))?;
         ensure!(
             load.operations.get() >= 200,
             "{} operations",
