@@ -1,7 +1,7 @@
-//! Tells people when a plugin freezes and when it works again: one Event each, where leader election is told too. Only
-//! the leader tells: nobody else uses its plugins.
+//! Tells people when a plugin freezes or cannot be used, and when it works again: one Event each, where leader election
+//! is told too. Only the leader tells: nobody else uses its plugins.
 
-use bulkhead_core::bulletin::{Bulletin, Issue};
+use bulkhead_core::bulletin::{Bulletin, Condition, Issue};
 use bulkhead_core::ids::Uid;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -9,23 +9,28 @@ use tokio::time::sleep;
 use crate::clock;
 use crate::kube::events::{EventRecorder, EventSpec, Regarding};
 use crate::leader::Standing;
-use crate::plugin::PluginHandle;
+use crate::plugin::{PluginHandle, SessionState, SessionView};
 
-/// Tells of the gates of `plugin` at `place`, until nobody keeps them any more.
+/// Tells of `plugin` at `place`, until nobody keeps it any more.
 pub async fn announce(
     plugin: PluginHandle,
     events: EventRecorder,
     mut standing: watch::Receiver<Standing>,
     place: Regarding,
 ) {
-    let mut gates = plugin.gates();
+    let (mut gates, mut session) = (plugin.gates(), plugin.subscribe());
     let mut bulletin = Bulletin::default();
     loop {
         let now = clock::now();
         let regarding = led(&place, &standing.borrow_and_update());
         let view = gates.borrow_and_update().clone();
+        let refusal = refusal(&session.borrow_and_update());
         let issue = if regarding.is_some() {
-            bulletin.step(plugin.name(), &view, now)
+            let condition = Condition {
+                gates: &view,
+                refusal: refusal.as_deref(),
+            };
+            bulletin.step(plugin.name(), condition, now)
         } else {
             bulletin = Bulletin::default();
             Issue::default()
@@ -42,9 +47,15 @@ pub async fn announce(
         tokio::select! {
             () = due => {}
             changed = gates.changed() => if changed.is_err() { return },
+            changed = session.changed() => if changed.is_err() { return },
             changed = standing.changed() => if changed.is_err() { return },
         }
     }
+}
+
+/// Why the plugin cannot be used, if it answers.
+fn refusal(session: &SessionView) -> Option<String> {
+    (session.state == SessionState::Incompatible).then(|| session.reason.clone())
 }
 
 /// `place` as the object that Events of the present term regard; a Lease with the UID that it has in that term, or

@@ -16,7 +16,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::registry::Registry;
 
 use self::gates::GateMetrics;
-use crate::plugin::{Change, Observer};
+use crate::plugin::{Change, Observer, SessionState};
 
 mod gates;
 mod process;
@@ -50,7 +50,7 @@ impl Metrics {
         self.workqueues.forget_plugin(plugin);
         self.leadership.forget_plugin(plugin);
         self.nodes.forget_plugin(plugin);
-        self.plugins.gates.forget_plugin(plugin);
+        self.plugins.forget_plugin(plugin);
     }
 
     /// Registers every metric, those of the process and of the build among them.
@@ -246,12 +246,19 @@ struct PluginLabels {
     plugin: String,
 }
 
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct StateLabels {
+    plugin: String,
+    state: &'static str,
+}
+
 /// Sessions and calls, by plugin.
 #[derive(Clone, Debug)]
 pub struct PluginMetrics {
     calls: Family<CallLabels, Counter>,
     call_duration: Histograms<PluginVerbLabels>,
     sessions: Family<PluginLabels, Counter>,
+    states: Family<StateLabels, Gauge>,
     gates: GateMetrics,
 }
 
@@ -267,6 +274,7 @@ impl PluginMetrics {
             calls: Family::default(),
             call_duration: Family::new_with_constructor(call_seconds),
             sessions: Family::default(),
+            states: Family::default(),
             gates: GateMetrics::register(registry),
         };
         registry.register(
@@ -284,7 +292,35 @@ impl PluginMetrics {
             "Sessions begun with the plugin",
             new.sessions.clone(),
         );
+        registry.register(
+            "bulkhead_plugin_state",
+            "Whether the plugin is in the state: 1 yes, 0 no",
+            new.states.clone(),
+        );
         new
+    }
+
+    /// The plugin is in this state.
+    pub fn state(&self, plugin: &str, now: SessionState) {
+        for state in SessionState::ALL {
+            self.states
+                .get_or_create(&in_state(plugin, state))
+                .set(i64::from(state == now));
+        }
+    }
+
+    fn forget_plugin(&self, plugin: &str) {
+        for state in SessionState::ALL {
+            self.states.remove(&in_state(plugin, state));
+        }
+        self.gates.forget_plugin(plugin);
+    }
+}
+
+fn in_state(plugin: &str, state: SessionState) -> StateLabels {
+    StateLabels {
+        plugin: plugin.to_owned(),
+        state: state.name(),
     }
 }
 

@@ -32,6 +32,7 @@ mod end;
 mod room;
 mod rooms;
 mod show;
+mod strays;
 mod wanted;
 
 /// Announcements of the election that wait to become Events.

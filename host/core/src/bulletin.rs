@@ -1,5 +1,5 @@
-//! What people are told of a plugin's gates: one Event when it freezes and one when it works again, and no two within
-//! five minutes. Whatever changed and changed back in between is in the metrics only.
+//! What people are told of a plugin: one Event when it freezes or cannot be used and one when it works again, and no two
+//! within five minutes. Whatever changed and changed back in between is in the metrics only.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use crate::outcome::Notice;
 
 /// Event reasons.
 const FROZEN: &str = "PluginFrozen";
+const UNUSABLE: &str = "PluginIncompatible";
 const RECOVERED: &str = "PluginRecovered";
 
 /// Time between two Events about one plugin.
@@ -22,11 +23,27 @@ const SHORT: Duration = Duration::from_secs(30);
 /// What people were last told about one plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bulletin {
-    told: BTreeMap<Capability, Why>,
+    told: Troubles,
     at: Option<Instant>,
 }
 
-/// What to do about a plugin's gates.
+/// How a plugin is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Condition<'a> {
+    /// Its gates.
+    pub gates: &'a GateView,
+    /// Why it cannot be used, if it answers and cannot.
+    pub refusal: Option<&'a str>,
+}
+
+/// What people should know of a plugin.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Troubles {
+    refusal: Option<String>,
+    frozen: BTreeMap<Capability, Why>,
+}
+
+/// What to do about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Issue {
     /// What to tell people now.
@@ -36,9 +53,9 @@ pub struct Issue {
 }
 
 impl Bulletin {
-    /// The gates of `plugin` are as `view` says.
-    pub fn step(&mut self, plugin: &str, view: &GateView, now: Instant) -> Issue {
-        let current = self.troubles(view, now);
+    /// `plugin` is so at `now`.
+    pub fn step(&mut self, plugin: &str, condition: Condition<'_>, now: Instant) -> Issue {
+        let current = self.troubles(condition, now);
         if current == self.told {
             return Issue::default();
         }
@@ -58,31 +75,42 @@ impl Bulletin {
         }
     }
 
-    /// What is frozen, and why, as far as people should know.
-    fn troubles(&self, view: &GateView, now: Instant) -> BTreeMap<Capability, Why> {
+    fn troubles(&self, condition: Condition<'_>, now: Instant) -> Troubles {
         let is_worth_it = |capability: &Capability, gate: Gate| match gate {
             Gate::Open => false,
             Gate::Shut {
                 why: Why::Throttled,
                 until: Some(until),
-            } => self.told.contains_key(capability) || until.saturating_since(now) >= SHORT,
+            } => self.told.frozen.contains_key(capability) || until.saturating_since(now) >= SHORT,
             Gate::Trial { .. } | Gate::Shut { .. } => true,
         };
-        view.gates
-            .iter()
+        let gates = condition.gates.gates.iter();
+        let frozen = gates
             .filter(|(capability, gate)| is_worth_it(capability, **gate))
-            .filter_map(|(capability, gate)| Some((*capability, gate.why()?)))
-            .collect()
+            .filter_map(|(capability, gate)| Some((*capability, gate.why()?)));
+        Troubles {
+            refusal: condition.refusal.map(str::to_owned),
+            frozen: frozen.collect(),
+        }
     }
 }
 
-fn sentence(plugin: &str, now: &BTreeMap<Capability, Why>, before: &BTreeMap<Capability, Why>) -> Notice {
-    if now.is_empty() {
-        let note = format!("Plugin {plugin} works again: {}", names(before.keys()));
-        return Notice::normal(RECOVERED, note);
+fn sentence(plugin: &str, now: &Troubles, before: &Troubles) -> Notice {
+    if let Some(refusal) = &now.refusal {
+        let note = format!(
+            "Plugin {plugin} cannot be used: {refusal}. What it owns stays as it is until a process of it answers that can"
+        );
+        return Notice::warning(UNUSABLE, note);
+    }
+    if now.frozen.is_empty() {
+        let what = match names(before.frozen.keys()) {
+            names if names.is_empty() => names,
+            names => format!(": {names}"),
+        };
+        return Notice::normal(RECOVERED, format!("Plugin {plugin} works again{what}"));
     }
     let mut by_cause: BTreeMap<Why, Vec<&Capability>> = BTreeMap::new();
-    for (capability, why) in now {
+    for (capability, why) in &now.frozen {
         by_cause.entry(*why).or_default().push(capability);
     }
     let causes: Vec<String> = by_cause
@@ -132,6 +160,10 @@ mod tests {
         }
     }
 
+    fn usable(gates: &GateView) -> Condition<'_> {
+        Condition { gates, refusal: None }
+    }
+
     /// The gate of load balancers from which second on, and the seconds at which what is told.
     #[rstest]
     #[case::all_is_well(&[(0, Gate::Open), (900, Gate::Open)], &[])]
@@ -159,7 +191,7 @@ mod tests {
         let mut told = Vec::new();
         for second in 0..4000 {
             let (_, gate) = gates.iter().rev().find(|(since, _)| *since <= second).unwrap();
-            let step = bulletin.step("acme", &view(*gate), at(second));
+            let step = bulletin.step("acme", usable(&view(*gate)), at(second));
             told.extend(step.notice.map(|notice| (second, notice.reason)));
         }
         assert_eq!(told, expected);
@@ -175,16 +207,44 @@ mod tests {
             is_unsound: false,
         };
         let mut bulletin = Bulletin::default();
-        let notice = bulletin.step("acme", &both, at(0)).notice.unwrap();
+        let notice = bulletin.step("acme", usable(&both), at(0)).notice.unwrap();
         assert_eq!(
             notice.note,
             "Plugin acme is frozen for instances, lb: the cloud refuses its credentials. Nothing of that changes, \
              deletions included, until it works again"
         );
-        let waits = bulletin.step("acme", &view(Gate::Open), at(10));
+        let waits = bulletin.step("acme", usable(&view(Gate::Open)), at(10));
         assert_eq!((waits.notice, waits.next), (None, Some(at(300))));
-        let notice = bulletin.step("acme", &view(Gate::Open), at(300)).notice.unwrap();
+        let notice = bulletin
+            .step("acme", usable(&view(Gate::Open)), at(300))
+            .notice
+            .unwrap();
         assert_eq!(notice.note, "Plugin acme works again: instances, lb");
+    }
+
+    #[test]
+    fn a_plugin_that_cannot_be_used_is_told_with_the_reason() {
+        let open = view(Gate::Open);
+        let mut bulletin = Bulletin::default();
+        let mut told = |refusal, second| {
+            let condition = Condition {
+                gates: &open,
+                refusal,
+            };
+            let notice = bulletin.step("acme", condition, at(second)).notice;
+            notice.map(|notice| (notice.reason, notice.note))
+        };
+        let reason = "it speaks protocol revisions [2], this host speaks 1";
+        let (kind, note) = told(Some(reason), 0).unwrap();
+        assert_eq!(kind, UNUSABLE);
+        assert_eq!(
+            note,
+            "Plugin acme cannot be used: it speaks protocol revisions [2], this host speaks 1. What it owns stays as it is \
+             until a process of it answers that can"
+        );
+        assert_eq!(told(Some(reason), 1000), None);
+        let (kind, note) = told(None, 1001).unwrap();
+        assert_eq!((kind, note.as_str()), (RECOVERED, "Plugin acme works again"));
     }
 
     proptest! {
@@ -200,7 +260,7 @@ mod tests {
                     2 => shut(Why::Credentials, 0),
                     _ => shut(Why::Throttled, now + 60),
                 };
-                if bulletin.step("acme", &view(gate), at(now)).notice.is_some() {
+                if bulletin.step("acme", usable(&view(gate)), at(now)).notice.is_some() {
                     prop_assert!(last.is_none_or(|last| now - last >= QUIET.as_secs()));
                     last = Some(now);
                 }

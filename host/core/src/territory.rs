@@ -12,10 +12,12 @@ use crate::service::view::CLASS_FINALIZER_SUFFIX;
 mod divide;
 mod pattern;
 mod selector;
+mod strays;
 
 pub use divide::{Claimant, Complaint, Division, Incumbents, divide, divide_beside};
 pub use pattern::{Pattern, PatternError};
 pub use selector::{Requirement, RequirementError, Selector, Test, is_dns_label};
+pub use strays::{PATIENCE, Strays};
 
 /// What the configuration says that one plugin owns. The default is silent about everything but nodes without provider
 /// ID, of which it claims all.
@@ -35,6 +37,11 @@ impl Claims {
     /// Whether it may own any node.
     fn has_nodes(&self) -> bool {
         self.schemes.as_ref().is_none_or(|schemes| !schemes.is_empty())
+    }
+
+    /// Whether they select `node`, which has no provider ID.
+    fn initialises(&self, node: &NodeView) -> bool {
+        self.has_nodes() && self.nodes.matches(&node.labels)
     }
 
     /// The provider IDs that it claims, whatever any plugin describes: one list for each, all of which must match.

@@ -40,6 +40,8 @@ fn names_and_labels_are_those_of_dashboards() {
             .plugins
             .call("local", "GetInstances", "ok", Duration::from_micros(100));
         metrics.plugins.session("local");
+        metrics.plugins.state("local", SessionState::Warming);
+        metrics.plugins.state("local", SessionState::Incompatible);
         let shut = Gate::Shut {
             why: Why::Unreached,
             until: None,
@@ -75,6 +77,8 @@ fn names_and_labels_are_those_of_dashboards() {
         r#"bulkhead_plugin_calls_total{plugin="local",verb="GetInstances",result="ok"} 1"#,
         r#"bulkhead_plugin_call_duration_seconds_count{plugin="local",verb="GetInstances"} 1"#,
         r#"bulkhead_plugin_sessions_total{plugin="local"} 1"#,
+        r#"bulkhead_plugin_state{plugin="local",state="incompatible"} 1"#,
+        r#"bulkhead_plugin_state{plugin="local",state="warming"} 0"#,
         r#"bulkhead_plugin_gate{plugin="local",capability="lb",state="shut"} 1"#,
         r#"bulkhead_plugin_gate{plugin="local",capability="lb",state="open"} 0"#,
         r#"bulkhead_plugin_gate_shut_total{plugin="local",capability="lb",why="unreached"} 1"#,
@@ -101,6 +105,7 @@ fn how_a_plugin_is_goes_with_it() {
             metrics.leadership.running("service", plugin).set(1);
             metrics.nodes.uninitialized(plugin).set(2);
             metrics.plugins.gate(plugin, Capability::Lb, Gate::Open);
+            metrics.plugins.state(plugin, SessionState::Active);
             metrics.plugins.in_flight(plugin, Change::Begun);
         }
         metrics.forget_plugin("a");

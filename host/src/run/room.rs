@@ -153,7 +153,7 @@ impl Room {
             show::plugin(
                 room.handle.clone(),
                 house.leadership.subscribe(),
-                house.health.clone(),
+                (house.health.clone(), house.metrics.plugins.clone()),
                 room.base.stop_token().clone(),
             ),
         );

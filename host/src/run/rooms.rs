@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bulkhead_core::cloud::Description;
+use bulkhead_core::controllers::{Controller as Kind, Verdict};
 use bulkhead_core::territory::{Claimant, Claims, Complaint, Incumbents, divide_beside};
 use futures::future::{join_all, select_all};
 use futures::stream::FuturesUnordered;
@@ -12,6 +13,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::room::{House, Room};
+use super::strays;
 use super::wanted::{Directory, Wanted};
 use crate::config::Config;
 use crate::status::Presence;
@@ -53,6 +55,7 @@ pub(super) struct Rooms {
     directory: Directory,
     incumbents: Incumbents,
     complaints: BTreeSet<Complaint>,
+    claims: watch::Sender<Vec<Claims>>,
     handles: watch::Sender<Vec<Presence>>,
 }
 
@@ -68,6 +71,7 @@ impl Rooms {
             directory: Directory::new(),
             incumbents: Incumbents::default(),
             complaints: BTreeSet::new(),
+            claims: watch::Sender::default(),
             handles,
         };
         (rooms, Plugins(plugins))
@@ -76,6 +80,10 @@ impl Rooms {
     /// Keeps a room for each plugin that is wanted, until the host ends.
     pub(super) async fn run(mut self, mut config: watch::Receiver<Arc<Config>>) {
         let stop = self.house.base.stop_token().clone();
+        if self.house.controllers.selection.verdict(Kind::CloudNode) == Verdict::On {
+            let strays = strays::tell(Arc::clone(&self.house), self.claims.subscribe());
+            self.house.base.spawn("nodes that nobody selects", strays);
+        }
         loop {
             let wanted = Arc::clone(&config.borrow_and_update());
             self.house.refresh_nodes(wanted.controllers.node_refresh);
@@ -158,6 +166,8 @@ impl Rooms {
                 description: description.as_deref(),
             })
             .collect();
+        let claims = leaving.iter().chain(&claimants).map(|it| it.claims.clone());
+        self.claims.send_replace(claims.collect());
         let division = divide_beside(&leaving, &claimants, &self.incumbents);
         for (room, territory) in self.open.iter().zip(division.territories) {
             room.own(territory);

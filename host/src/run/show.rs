@@ -14,6 +14,7 @@ use super::assemble::{REFRESH, Watching};
 use crate::clock;
 use crate::kube::stores::all_ready;
 use crate::leader::{Leadership, Standing};
+use crate::metrics::PluginMetrics;
 use crate::plugin::{PluginHandle, SessionView};
 use crate::readiness::{Health, PluginState};
 use crate::status::{self, GateStatus};
@@ -72,7 +73,7 @@ pub(super) async fn run(shown: Shown) {
 pub(super) async fn plugin(
     plugin: PluginHandle,
     mut standing: watch::Receiver<Standing>,
-    health: Health,
+    (health, metrics): (Health, PluginMetrics),
     stop: CancellationToken,
 ) {
     let (mut session, mut gates) = (plugin.subscribe(), plugin.gates());
@@ -82,6 +83,7 @@ pub(super) async fn plugin(
         let view = session.borrow_and_update().clone();
         let leads = matches!(*standing.borrow_and_update(), Standing::Leading(_));
         let gates_now = gates.borrow_and_update().clone();
+        metrics.state(plugin.name(), view.state);
         health.show_plugin(plugin_state(&plugin, &view, &gates_now, leads));
         tokio::select! {
             () = stop.cancelled() => return,

@@ -1,6 +1,6 @@
 //! What an honest plugin answers.
 
-use bulkhead_proto::{REVISION, v1};
+use bulkhead_proto::v1;
 use tonic::Status;
 
 use crate::{
@@ -28,7 +28,7 @@ pub(crate) fn description(options: &Options, instance_id: &str) -> v1::DescribeR
         provider_name: "scripted".to_owned(),
         plugin_version: env!("CARGO_PKG_VERSION").to_owned(),
         instance_id: instance_id.to_owned(),
-        protocol_revisions: vec![REVISION],
+        protocol_revisions: vec![options.revision],
         capabilities: options
             .capabilities
             .iter()

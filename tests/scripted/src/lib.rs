@@ -4,7 +4,8 @@
 //! Both speak the protocol through generated code only, not through the plugin SDK, since they must be able to break
 //! it. What they do, and when, is in the [`Journal`] of the [`Cloud`], which several plugins may share.
 //!
-//! The binary `bulkhead-patient` is an honest plugin on the SDK whose cloud needs many writes for one load balancer.
+//! The binary `bulkhead-patient` is an honest plugin on the SDK whose cloud needs many writes for one load balancer,
+//! and `bulkhead-stranger` no plugin at all.
 
 mod answers;
 mod clock;
@@ -19,5 +20,5 @@ mod service;
 pub use clock::boot_nanos;
 pub use cloud::{Balancer, Cloud, instance, provider_id};
 pub use journal::{Call, Change, Entry, Grant, Journal, Write};
-pub use plugin::{Options, ScriptedPlugin};
+pub use plugin::{Options, ScriptedPlugin, listen};
 pub use script::{Behaviour, Failure, Rpc, Script, Wrong};

@@ -1,5 +1,5 @@
 //! The scripted plugin in a process of its own: `bulkhead-scripted --endpoint unix:///PATH --journal FILE
-//! [--name NAME] [--script FILE]`.
+//! [--name NAME] [--revision NUMBER] [--script FILE]`.
 //!
 //! The script is a JSON list of pairs: an RPC and how its next call is answered. The journal is the cloud's memory over
 //! the process's end. A process that a host spawned ends with its standard input.
@@ -12,7 +12,7 @@ use bulkhead_scripted::{Behaviour, Cloud, Journal, Options, Rpc, Script, Scripte
 struct Arguments {
     socket: PathBuf,
     journal: PathBuf,
-    name: String,
+    options: Options,
     script: Option<PathBuf>,
 }
 
@@ -21,7 +21,7 @@ async fn main() -> Result<()> {
     let Arguments {
         socket,
         journal,
-        name,
+        options,
         script: path,
     } = arguments(std::env::args().skip(1).collect())?;
     let script = Script::default();
@@ -33,7 +33,7 @@ async fn main() -> Result<()> {
         }
     }
     let cloud = Cloud::new(Journal::at(&journal));
-    let plugin = ScriptedPlugin::start(&socket, Options::new(&name), script, &cloud).await?;
+    let plugin = ScriptedPlugin::start(&socket, options, script, &cloud).await?;
     if std::env::var_os("BULKHEAD_SPAWNED").is_some() {
         let end = tokio::task::spawn_blocking(|| io::copy(&mut io::stdin(), &mut io::sink()));
         end.await??;
@@ -44,7 +44,7 @@ async fn main() -> Result<()> {
 
 fn arguments(mut words: VecDeque<String>) -> Result<Arguments> {
     let mut socket = std::env::var("BULKHEAD_ENDPOINT").ok();
-    let (mut journal, mut name, mut script) = (None, "scripted".to_owned(), None);
+    let (mut journal, mut script, mut options) = (None, None, Options::new("scripted"));
     while let Some(flag) = words.pop_front() {
         let value = words
             .pop_front()
@@ -52,7 +52,8 @@ fn arguments(mut words: VecDeque<String>) -> Result<Arguments> {
         match flag.as_str() {
             "--endpoint" => socket = Some(value),
             "--journal" => journal = Some(value.into()),
-            "--name" => name = value,
+            "--name" => options.name = value,
+            "--revision" => options.revision = value.parse().context("--revision")?,
             "--script" => script = Some(value.into()),
             _ => bail!("unknown flag {flag}"),
         }
@@ -64,7 +65,7 @@ fn arguments(mut words: VecDeque<String>) -> Result<Arguments> {
     Ok(Arguments {
         socket: socket.into(),
         journal: journal.context("--journal is missing")?,
-        name,
+        options,
         script,
     })
 }

@@ -3,12 +3,17 @@
 use std::{
     fs,
     io::ErrorKind,
-    os::unix::fs::{DirBuilderExt as _, PermissionsExt as _},
+    os::unix::{
+        fs::{DirBuilderExt as _, PermissionsExt as _},
+        net,
+    },
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context, Result};
-use bulkhead_proto::{MAX_MESSAGE_BYTES, v1::Capability, v1::cloud_provider_server::CloudProviderServer};
+use bulkhead_proto::{
+    MAX_MESSAGE_BYTES, REVISION, v1::Capability, v1::cloud_provider_server::CloudProviderServer,
+};
 use futures::stream;
 use tokio::{net::UnixListener, sync::oneshot, task::JoinSet};
 use tonic::transport::Server;
@@ -23,6 +28,8 @@ pub struct Options {
     pub name: String,
     /// What it declares.
     pub capabilities: Vec<Capability>,
+    /// The revision of the protocol that it says it speaks.
+    pub revision: u32,
 }
 
 impl Options {
@@ -31,6 +38,7 @@ impl Options {
         Self {
             name: name.to_owned(),
             capabilities: vec![Capability::Instances, Capability::Lb],
+            revision: REVISION,
         }
     }
 }
@@ -53,6 +61,8 @@ impl ScriptedPlugin {
     /// If it cannot listen there.
     pub async fn start(socket: &Path, options: Options, script: Script, cloud: &Cloud) -> Result<Self> {
         let listener = listen(socket).with_context(|| format!("listen on {}", socket.display()))?;
+        listener.set_nonblocking(true)?;
+        let listener = UnixListener::from_std(listener)?;
         let service = Service::new(options, script.clone(), cloud.clone());
         let service = CloudProviderServer::new(service)
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
@@ -127,14 +137,19 @@ impl ScriptedPlugin {
     }
 }
 
-fn listen(socket: &Path) -> Result<UnixListener> {
+/// Listens as a plugin does: in a folder that is its own, taking the path from whoever had it.
+///
+/// # Errors
+///
+/// If it cannot.
+pub fn listen(socket: &Path) -> Result<net::UnixListener> {
     let folder = socket.parent().context("the socket has no folder")?;
     fs::DirBuilder::new().recursive(true).mode(0o750).create(folder)?;
     match fs::remove_file(socket) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
         Ok(()) | Err(_) => {}
     }
-    let listener = UnixListener::bind(socket)?;
+    let listener = net::UnixListener::bind(socket)?;
     fs::set_permissions(socket, fs::Permissions::from_mode(0o660))?;
     Ok(listener)
 }

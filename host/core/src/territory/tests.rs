@@ -4,9 +4,10 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::{
-    Claimant, Claims, Complaint, Incumbents, Requirement, Selector, Territory, divide, divide_beside,
-    overlaps,
+    Claimant, Claims, Complaint, Incumbents, PATIENCE, Requirement, Selector, Strays, Territory, divide,
+    divide_beside, overlaps,
 };
+use crate::clock::Instant;
 use crate::cloud::{Capability, Description};
 use crate::fixtures::{description, node};
 use crate::ids::ProviderId;
@@ -157,6 +158,43 @@ fn labelled(labels: &BTreeMap<String, String>) -> NodeView {
         labels: labels.clone(),
         ..node("n")
     }
+}
+
+/// Whether people are told of a node that stays so.
+#[rstest]
+#[case::nobody_selects_it(node("n"), vec![claims().zone("x"), claims().zone("y")], true)]
+#[case::there_is_no_plugin(node("n"), vec![], true)]
+#[case::selected_by_a_plugin_without_nodes(node("n"), vec![claims().schemes(&[])], true)]
+#[case::selected(node("n"), vec![claims().zone("x"), claims()], false)]
+#[case::of_another_provider(NodeView { provider_id: Some("k3s://n".to_owned()), ..node("n") }, vec![], false)]
+#[case::not_waiting(NodeView { taints: vec![], ..node("n") }, vec![], false)]
+#[case::being_deleted(NodeView { deleting: true, ..node("n") }, vec![], false)]
+fn a_new_node_is_told_once(#[case] node: NodeView, #[case] claims: Vec<Claims>, #[case] is_told: bool) {
+    let mut strays = Strays::default();
+    let mut told = Vec::new();
+    for second in 0..PATIENCE.as_secs() * 3 {
+        let now = Instant::from_origin(std::time::Duration::from_secs(second));
+        let news = strays.step([&node], &claims, now).len();
+        told.extend((news > 0).then_some(second));
+    }
+    let expected: &[u64] = if is_told { &[PATIENCE.as_secs()] } else { &[] };
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn a_node_that_was_selected_meanwhile_waits_from_then() {
+    let at = |seconds| Instant::from_origin(std::time::Duration::from_secs(seconds));
+    let (patience, node) = (PATIENCE.as_secs(), node("n"));
+    let mut strays = Strays::default();
+    assert_eq!(strays.step([&node], &[], at(0)), []);
+    assert_eq!(strays.step([&node], &[claims()], at(1)), []);
+    assert_eq!(strays.step([&node], &[], at(2)), []);
+    assert_eq!(strays.step([&node], &[], at(patience + 1)), []);
+    let news = strays.step([&node], &[], at(patience + 2));
+    assert!(
+        news[0].1.note.starts_with("No plugin of this host is configured"),
+        "{news:?}"
+    );
 }
 
 #[test]

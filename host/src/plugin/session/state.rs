@@ -30,6 +30,18 @@ pub enum SessionState {
 }
 
 impl SessionState {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Discovered,
+        Self::Incompatible,
+        Self::Warming,
+        Self::Standby,
+        Self::Active,
+        Self::Degraded,
+        Self::Draining,
+        Self::Gone,
+    ];
+
     /// Whether controllers may send work.
     pub const fn takes_work(self) -> bool {
         matches!(self, Self::Active | Self::Degraded)
