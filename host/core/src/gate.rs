@@ -326,13 +326,21 @@ impl Gates {
     /// All gates.
     pub fn view(&self, now: Instant) -> GateView {
         GateView {
-            gates: self
-                .breakers
-                .keys()
-                .map(|capability| (*capability, self.gate(*capability, now)))
-                .collect(),
+            gates: self.all(now).collect(),
             is_unsound: self.is_unsound(now),
         }
+    }
+
+    /// Whether [`view`](Self::view) would be `view`; mostly it is, and nothing has to be made to know it.
+    pub fn are_as_in(&self, view: &GateView, now: Instant) -> bool {
+        let seen = view.gates.iter().map(|(capability, gate)| (*capability, *gate));
+        self.all(now).eq(seen) && self.is_unsound(now) == view.is_unsound
+    }
+
+    fn all(&self, now: Instant) -> impl Iterator<Item = (Capability, Gate)> {
+        self.breakers
+            .keys()
+            .map(move |capability| (*capability, self.gate(*capability, now)))
     }
 
     /// When a gate next changes by the mere passing of time.

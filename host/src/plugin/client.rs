@@ -552,6 +552,9 @@ impl Patience {
 
 /// Splits `nodes` so that no part has more than `limit` items, or more than [`BATCH_BYTES`] unless it is one item.
 fn batches(nodes: &[Arc<NodeView>], limit: usize) -> Vec<&[Arc<NodeView>]> {
+    if nodes.len() == 1 {
+        return vec![nodes];
+    }
     let mut parts = Vec::new();
     let (mut start, mut bytes) = (0, 0_usize);
     for (index, node) in nodes.iter().enumerate() {

@@ -123,11 +123,11 @@ impl Gatekeeper {
         let now = clock::now();
         let mut gates = self.gates();
         change(&mut gates, now);
-        let new = gates.view(now);
         self.view.send_if_modified(|view| {
-            if *view == new {
+            if gates.are_as_in(view, now) {
                 return false;
             }
+            let new = gates.view(now);
             self.tell(view, &new, now);
             *view = new;
             true

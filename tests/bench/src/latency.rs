@@ -11,6 +11,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use bulkhead::telemetry::{self, LogFormat};
 use bulkhead_harness::{Process, Workspace, eventually};
 use clap::Args;
 
@@ -41,6 +42,8 @@ pub(crate) struct Options {
 }
 
 pub(crate) async fn run(options: Options) -> Result<()> {
+    // As in a host: without a subscriber the libraries' spans would cost more than they do there.
+    let _detail = telemetry::init(LogFormat::Text, 0, Some("warn".to_owned()))?;
     let workspace = Workspace::new("bench-latency")?;
     let (_bare, bare_socket) = start(&workspace, Kind::Bare).await?;
     let (_plugin, plugin_socket) = start(&workspace, Kind::Plugin).await?;

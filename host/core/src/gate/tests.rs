@@ -342,6 +342,24 @@ proptest! {
         prop_assert_eq!(plugin.gate(now), Gate::Open);
     }
 
+    /// A change that is not noticed is shown to nobody.
+    #[test]
+    fn a_view_is_known_to_be_old_exactly_when_a_new_one_differs(
+        calls in proptest::collection::vec((reasons(), 0_u64..40, any::<bool>()), 0..60),
+    ) {
+        let mut plugin = Plugin::new();
+        let (mut now, mut seen) = (0, plugin.0.view(at(0)));
+        for (reason, pause, is_shown) in calls {
+            now += pause;
+            plugin.call(Capability::Lb, &now.to_string(), Some(&failure(reason)), now);
+            let new = plugin.0.view(at(now));
+            prop_assert_eq!(plugin.0.are_as_in(&seen, at(now)), new == seen);
+            if is_shown {
+                seen = new;
+            }
+        }
+    }
+
     #[test]
     fn calls_of_one_capability_never_shut_the_gate_of_another_unless_for_the_whole_plugin(
         calls in proptest::collection::vec((reasons(), 0_u64..40), 0..100),

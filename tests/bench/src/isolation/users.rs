@@ -105,6 +105,13 @@ impl Users {
         Ok(times)
     }
 
+    /// Gives `plugin` a node that stays, which its Services can send traffic to, and waits until it is initialised.
+    pub(super) async fn settle(&self, plugin: &Simulated<'_>) -> Result<Object> {
+        let node = self.bring_node(plugin).await?;
+        self.served(&node).await?;
+        Ok(node)
+    }
+
     /// Brings work to `plugin`, and waits for nothing.
     pub(super) async fn bring(&self, plugin: &Simulated<'_>) -> Result<Vec<Object>> {
         let mut brought = Vec::new();
@@ -114,12 +121,16 @@ impl Users {
             brought.push(Object::Service(name));
         }
         for _ in 0..BROUGHT_NODES {
-            let name = self.name(plugin);
-            let node = plugin.machine(&name).await?;
-            self.nodes_api.create(&PostParams::default(), &node).await?;
-            brought.push(Object::Node(name));
+            brought.push(self.bring_node(plugin).await?);
         }
         Ok(brought)
+    }
+
+    async fn bring_node(&self, plugin: &Simulated<'_>) -> Result<Object> {
+        let name = self.name(plugin);
+        let node = plugin.machine(&name).await?;
+        self.nodes_api.create(&PostParams::default(), &node).await?;
+        Ok(Object::Node(name))
     }
 
     /// Waits until the host has given `object` what it is to have.

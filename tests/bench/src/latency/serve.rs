@@ -49,6 +49,8 @@ impl Kind {
 impl Serve {
     /// Serves until the process is ended.
     pub(crate) async fn run(self) -> Result<()> {
+        // As plugins do.
+        bulkhead_plugin::logging::init()?;
         match self.kind {
             Kind::Plugin => {
                 let endpoint = format!("unix://{}", self.socket.display());
