@@ -1,9 +1,10 @@
 //! What no compiler checks: purity of the core, files that nothing reaches, paths of somebody's machine, lints that
-//! are off, binaries, sizes.
+//! are off, binaries, tests that documents name, sizes.
 
 mod orphans;
 mod paths;
 mod purity;
+mod shown;
 mod sizes;
 
 use std::fs;
@@ -49,6 +50,10 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     part("no path of one machine", paths::findings(root, &files));
     part("every crate has the workspace's lints", lints(&metadata)?);
     part("no binary files", binaries(root, &files));
+    part(
+        "what documents say is shown by tests that exist",
+        shown::findings(root),
+    );
     for warning in sizes::warnings(root, &files) {
         say(format!("    warning: {warning}"));
     }

@@ -127,6 +127,11 @@ pub(crate) fn judge_socket(path: &Path, file: File) -> Result<(), Refusal> {
     nobody_else_writes(path, file, false)
 }
 
+/// Whether a process of user `uid` may speak for a plugin of a host of user `own`.
+pub(crate) fn may_speak(uid: u32, own: u32, allowed: &[u32]) -> bool {
+    uid == 0 || uid == own || allowed.contains(&uid)
+}
+
 /// The folder of a socket whose path the kernel takes.
 pub(crate) fn folder_of(socket: &Path) -> Result<&Path, Refusal> {
     let length = socket.as_os_str().len();
@@ -261,6 +266,15 @@ mod tests {
             judged.map_err(|it| it.to_string()),
             expected.map_err(str::to_owned)
         );
+    }
+
+    #[rstest]
+    #[case::the_hosts_own(1000, true)]
+    #[case::root(0, true)]
+    #[case::one_that_is_allowed(1001, true)]
+    #[case::any_other(1002, false)]
+    fn who_may_speak_for_a_plugin(#[case] uid: u32, #[case] expected: bool) {
+        assert_eq!(may_speak(uid, 1000, &[1001]), expected);
     }
 
     #[test]

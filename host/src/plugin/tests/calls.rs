@@ -355,6 +355,29 @@ async fn other_statuses_are_unattributed(#[case] status: Status) {
     assert_eq!((failure.reason, failure.certainty), (None, Certainty::Unknown));
 }
 
+#[rstest]
+#[case::that_fit(200 << 10, Some(Reason::ProviderError))]
+#[case::over_the_limit(300 << 10, None)]
+#[tokio::test]
+async fn a_status_with_long_headers_costs_its_call_alone(
+    #[case] bytes: usize,
+    #[case] reason: Option<Reason>,
+) {
+    let (host, server, _folder) = active(|script| {
+        script.ensure = at_once(move |_| {
+            let mut status = refusal(Code::Unknown, "PROVIDER_ERROR", "NOT_APPLIED", None);
+            let long = "x".repeat(bytes).parse().unwrap();
+            status.metadata_mut().insert("x-long", long);
+            Err(status)
+        });
+    })
+    .await;
+    assert_eq!(ensure(&host, 1).await.unwrap_err().reason, reason);
+    assert_eq!(kinds(&ask(&host, 1).await.unwrap()), ["found"]);
+    assert_eq!(host.plugin.subscribe().borrow().session, 1);
+    drop(server);
+}
+
 #[tokio::test]
 async fn a_write_carries_epoch_request_id_and_slice() {
     let (host, server, _folder) = active(|_| {}).await;

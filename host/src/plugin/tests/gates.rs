@@ -322,6 +322,20 @@ async fn a_capability_whose_answers_break_the_protocol_is_left_alone_until_there
 }
 
 #[tokio::test]
+async fn a_declared_capability_that_is_withdrawn_is_left_alone() {
+    let (host, _server, _folder) = active(|script| {
+        script.ensure = at_once(|_| Err(refusal(Code::Unimplemented, "UNIMPLEMENTED", "NOT_APPLIED", None)));
+    })
+    .await;
+    for name in ["a", "b", "c"] {
+        assert_eq!(host.shut(LB), None);
+        ensure(&host, name).await.unwrap_err();
+    }
+    assert_eq!((host.shut(LB), host.shut(INSTANCES)), (Some(Why::Violated), None));
+    read(&host, "a").await.unwrap();
+}
+
+#[tokio::test]
 async fn five_bugs_make_a_plugin_degraded_and_work_goes_on() {
     let (host, server, _folder) = active(|script| {
         script.ensure = at_once(|_| Err(refusal(Code::Internal, "PANIC", "UNKNOWN", None)));
