@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_e2e::{Cluster, Metrics, SOON, Simulated, is_uninitialised, simulated};
-use bulkhead_harness::{Host, PluginProcess, Workspace, eventually, resolve_binary, scenario};
+use bulkhead_harness::{Address, Host, PluginProcess, Workspace, eventually, resolve_binary, scenario};
 use futures::future::try_join_all;
 use kube::{ResourceExt, api::PostParams};
 
@@ -51,7 +51,12 @@ const ROWS: [Row; 4] = [
 fn stranger(workspace: &Workspace, cloud: &Simulated<'_>, says: &str) -> Result<PluginProcess> {
     let mut command = Command::new(resolve_binary("bulkhead-stranger", "BULKHEAD_STRANGER_BIN")?);
     command.args(["--says", says]);
-    PluginProcess::run(workspace, cloud.name(), cloud.socket(), command)
+    PluginProcess::run(
+        workspace,
+        cloud.name(),
+        Address::Unix(cloud.socket().to_owned()),
+        command,
+    )
 }
 
 /// Puts at each socket what cannot be used; what is in `processes` ends with it.
@@ -135,18 +140,15 @@ async fn is_met(host: &Host, cluster: &Cluster, row: &Row) -> Result<()> {
 /// At most one Event about each plugin and each object of theirs, and none about anything else.
 async fn is_told_once(cluster: &Cluster) -> Result<()> {
     for (object, notes) in cluster.warnings_by_object().await? {
-        match object.as_str() {
-            NOTICE_BOARD => {
-                for row in ROWS {
-                    let about = notes.iter().filter(|note| note.contains(row.name)).count();
-                    ensure!(about == usize::from(row.told.is_some()), "{notes:#?}");
-                }
-                ensure!(notes.len() == 2, "{notes:#?}");
+        if object == NOTICE_BOARD {
+            for row in ROWS {
+                let about = notes.iter().filter(|note| note.contains(row.name)).count();
+                ensure!(about == usize::from(row.told.is_some()), "{notes:#?}");
             }
-            _ => {
-                let is_theirs = ROWS.iter().any(|row| object.ends_with(&format!("/{}", row.name)));
-                ensure!(is_theirs && notes.len() == 1, "{object}: {notes:#?}");
-            }
+            ensure!(notes.len() == 2, "{notes:#?}");
+        } else {
+            let is_theirs = ROWS.iter().any(|row| object.ends_with(&format!("/{}", row.name)));
+            ensure!(is_theirs && notes.len() == 1, "{object}: {notes:#?}");
         }
     }
     Ok(())
