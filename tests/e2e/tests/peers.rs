@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use bulkhead_e2e::{
-    Cluster, Metrics, QUICK, SOON, Simulated,
+    Cluster, Metrics, SOON, Simulated,
     certificates::{Authority, Files, HOST, Identity, PLUGIN},
     is_uninitialised, simulated,
 };
@@ -82,7 +82,7 @@ async fn certificates_of_both_sides_and_their_authorities_change_under_load_and_
         let of_host = Files::new(workspace.join("host-tls"), &hosts.sign(HOST)?, &[&plugins])?;
         let cloud = Simulated::at_port(workspace, "far", of_plugin.arguments()).await?;
         let config = config(workspace, &cloud, &of_host)?;
-        let options = cluster.configured_host(&config)?.lease(QUICK);
+        let options = cluster.configured_host(&config)?;
         let mut leader = Host::start(workspace, &options.clone().name("host-0"))?;
         works(&cluster, &cloud, "first").await?;
 
