@@ -11,7 +11,7 @@ use crate::demo::release_program;
 
 /// `arguments`: which benchmark, and what it is told.
 pub(crate) fn run(root: &Path, arguments: &[OsString]) -> Result<()> {
-    let program = release_program(root, "bench", "bulkhead-bench")?;
+    let program = release_program(root, "bench", &["bulkhead-sim", "bulkhead-bench"])?;
     let mut bench = command(&program, root);
     bench.args(arguments);
     // Replacing this process leaves nobody between the terminal's signals and the benchmark, which cleans up by itself.

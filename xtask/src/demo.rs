@@ -10,7 +10,7 @@ use crate::command::{self, cargo, command};
 use crate::{cluster, say};
 
 pub(crate) fn run(root: &Path, keep: bool) -> Result<()> {
-    let program = release_program(root, "demo", "bulkhead-demo")?;
+    let program = release_program(root, "demo", &["bulkhead-demo"])?;
     let mut demo = command(&program, root);
     if keep {
         demo.arg("--keep");
@@ -19,26 +19,21 @@ pub(crate) fn run(root: &Path, keep: bool) -> Result<()> {
     Err(demo.exec()).with_context(|| format!("start {}", program.display()))
 }
 
-/// Builds the test control plane, and in release host, plugin and the program `bulkhead-NAME` of `package`. Its path.
-pub(crate) fn release_program(root: &Path, name: &str, package: &str) -> Result<PathBuf> {
+/// Builds the test control plane, in release host and local plugin, and then `packages`, the program `bulkhead-NAME`
+/// among them. Its path.
+pub(crate) fn release_program(root: &Path, name: &str, packages: &[&str]) -> Result<PathBuf> {
     cluster::build(root)?;
     say(format!(
-        "==> building host, plugin and {name} (about 4 minutes the first time)"
+        "==> building host, plugin and {name} (some minutes the first time)"
     ));
-    let arguments = [
-        "build",
-        "--release",
-        "--bins",
-        "-p",
-        "bulkhead",
-        "-p",
-        "bulkhead-local",
-        "-p",
-        "bulkhead-sim",
-        "-p",
-        package,
-    ];
-    command::run(&mut cargo(root, &arguments))?;
+    // On their own: together with others they would have the others' features too, and be larger than what is shipped.
+    for packages in [&["bulkhead", "bulkhead-local"], packages] {
+        let mut build = cargo(root, &["build", "--release", "--bins"]);
+        for package in packages {
+            build.args(["-p", package]);
+        }
+        command::run(&mut build)?;
+    }
     Ok(target_folder(root)?
         .join("release")
         .join(format!("bulkhead-{name}")))

@@ -9,7 +9,7 @@ use crate::command::command;
 use crate::demo::release_program;
 
 pub(crate) fn run(root: &Path, minutes: u32, seed: Option<u64>) -> Result<()> {
-    let program = release_program(root, "soak", "bulkhead-e2e")?;
+    let program = release_program(root, "soak", &["bulkhead-e2e"])?;
     let mut soak = command(&program, root);
     soak.arg("--minutes").arg(minutes.to_string());
     if let Some(seed) = seed {
