@@ -140,6 +140,12 @@ impl<'a> Stage<'a> {
     async fn stop_host(&mut self) -> Result<()> {
         const IN_ORDER: Duration = Duration::from_secs(60);
         let child = self.child().await?;
+        // In its first moments a process has no handler for the signal yet: it ends by it, with nothing to put in order.
+        eventually(IN_ORDER, "the host to serve", async || {
+            ensure!(self.host()?.get("/livez", None).await?.status == 200, "not yet");
+            Ok(())
+        })
+        .await?;
         let status = self.host()?.stop(IN_ORDER).await?;
         ensure!(status.success(), "the host ended with {status}");
         if let Some(child) = child {
