@@ -304,6 +304,14 @@ fn may_be_somebody_else() -> bool {
     is_root
 }
 
+/// The scenario of a plugin whose cloud has `node-1` and nothing else.
+fn one_machine(workspace: &Workspace, plugin: &str) -> Result<PathBuf> {
+    let path = simulated::scenario_path(workspace, plugin);
+    let machine = json!({ "id": "i-1", "name": "node-1" });
+    fs::write(&path, json!({ "cloud": { "instances": [machine] } }).to_string())?;
+    Ok(path)
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_plugin_of_another_user_is_not_spoken_to_until_the_configuration_allows_that_user() -> Result<()> {
     if !may_be_somebody_else() {
@@ -311,12 +319,7 @@ async fn a_plugin_of_another_user_is_not_spoken_to_until_the_configuration_allow
     }
     scenario("peers.plugin_uid", async |workspace| {
         let cluster = Cluster::start(workspace).await?;
-        let scenario = simulated::scenario_path(workspace, "foreign");
-        let machine = json!({ "id": "i-1", "name": "node-1" });
-        fs::write(
-            &scenario,
-            json!({ "cloud": { "instances": [machine] } }).to_string(),
-        )?;
+        let scenario = one_machine(workspace, "foreign")?;
         let binary = resolve_binary("bulkhead-sim", "BULKHEAD_SIM_BIN")?;
         let arguments = [OsString::from("--scenario"), scenario.into()];
         let plugin = PluginProcess::spawn_under(STRANGER, workspace, "foreign", &binary, arguments)?;
@@ -350,12 +353,7 @@ async fn a_host_of_another_user_is_cut_off_by_the_plugin_until_the_plugin_allows
     }
     scenario("peers.host_uid", async |workspace| {
         let cluster = Cluster::start(workspace).await?;
-        let scenario = simulated::scenario_path(workspace, "own");
-        let machine = json!({ "id": "i-1", "name": "node-1" });
-        fs::write(
-            &scenario,
-            json!({ "cloud": { "instances": [machine] } }).to_string(),
-        )?;
+        let scenario = one_machine(workspace, "own")?;
         let start = |more: &[String]| {
             let scenario = ["--scenario".to_owned(), scenario.to_string_lossy().into_owned()];
             let address = Address::Unix(PluginProcess::socket_path(workspace, "own")?);

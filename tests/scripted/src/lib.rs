@@ -8,6 +8,7 @@
 //! and `bulkhead-stranger` no plugin at all.
 
 mod answers;
+mod argument;
 mod clock;
 mod cloud;
 mod dispatch;
@@ -17,6 +18,7 @@ mod plugin;
 mod script;
 mod service;
 
+pub use argument::argument;
 pub use clock::boot_nanos;
 pub use cloud::{Balancer, Cloud, instance, provider_id};
 pub use journal::{Call, Change, Entry, Grant, Journal, Write};

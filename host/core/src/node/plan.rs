@@ -19,7 +19,7 @@ use crate::territory::Territory;
 /// Event reason, as upstream's, when a node has been initialised.
 const SYNCED: &str = "Synced";
 /// Event reason for what goes wrong between a node and its cloud.
-const CLOUD_PROVIDER_ERROR: &str = "CloudProviderError";
+pub(crate) const CLOUD_PROVIDER_ERROR: &str = "CloudProviderError";
 
 /// Whether the plugin must be asked about a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

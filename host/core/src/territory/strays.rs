@@ -6,17 +6,21 @@ use std::time::Duration;
 use super::Claims;
 use crate::clock::Instant;
 use crate::ids::Uid;
-use crate::node::view::NodeView;
+use crate::node::plan::CLOUD_PROVIDER_ERROR;
+use crate::node::view::{NodeView, UNINITIALIZED_TAINT};
 use crate::outcome::Notice;
 
 /// How long such a node may wait before people are told: its labels may still come, and another host's plugin may be
 /// about to initialise it.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-const REASON: &str = "CloudProviderError";
-const NOTE: &str = "No plugin of this host is configured to initialise this node, so it keeps the taint \
-                    node.cloudprovider.kubernetes.io/uninitialized. Give it labels that the nodes of a plugin in the \
-                    host's configuration select, or change those";
+fn notice() -> Notice {
+    let note = format!(
+        "No plugin of this host is configured to initialise this node, so it keeps the taint {UNINITIALIZED_TAINT}. Give \
+         it labels that the nodes of a plugin in the host's configuration select, or change those"
+    );
+    Notice::warning(CLOUD_PROVIDER_ERROR, note)
+}
 
 /// The nodes that nobody selects, since when, and whether people know.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,7 +50,7 @@ impl Strays {
             let mut waits = self.0.remove(&node.uid).unwrap_or(fresh);
             if !waits.is_told && now.saturating_since(waits.since) >= PATIENCE {
                 waits.is_told = true;
-                news.push((node, Notice::warning(REASON, NOTE)));
+                news.push((node, notice()));
             }
             still.insert(node.uid.clone(), waits);
         }

@@ -1,6 +1,7 @@
 //! A newer process of a running plugin takes over, and the way back.
 
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
 
 use bulkhead_proto::v1;
 
@@ -66,22 +67,49 @@ async fn is_led_by(host: &Host, instance: &str) {
     .await;
 }
 
+/// A host that works with the first process at a path, where others may come.
+struct Stage {
+    host: Host,
+    _first: Server,
+    log: Log,
+    path: PathBuf,
+    _folder: TempDir,
+}
+
+impl Stage {
+    async fn set() -> Self {
+        let (folder, log) = (TempDir::new().unwrap(), Log::default());
+        let path = folder.path().join("p.sock");
+        let first = Server::start(&path, process("first", &log));
+        let host = Host::at(&path, Standing::Leading(term(1)));
+        is_led_by(&host, "first").await;
+        Self {
+            host,
+            _first: first,
+            log,
+            path,
+            _folder: folder,
+        }
+    }
+
+    /// The next process, once it leads.
+    async fn next(&self, name: &'static str) -> Server {
+        let server = Server::start(&self.path, process(name, &self.log));
+        is_led_by(&self.host, name).await;
+        server
+    }
+}
+
 #[tokio::test]
 async fn a_newer_process_at_the_same_path_takes_over_and_no_call_fails() {
-    let (folder, log) = (TempDir::new().unwrap(), Log::default());
-    let path = folder.path().join("p.sock");
-    let first = Server::start(&path, process("first", &log));
-    let host = Host::at(&path, Standing::Leading(term(1)));
-    is_led_by(&host, "first").await;
-    let mut load = load(&host);
+    let stage = Stage::set().await;
+    let mut load = load(&stage.host);
     answers_go_on(&mut load).await;
-    let second = Server::start(&path, process("second", &log));
-    is_led_by(&host, "second").await;
+    let second = stage.next("second").await;
     answers_go_on(&mut load).await;
-    let third = Server::start(&path, process("third", &log));
-    is_led_by(&host, "third").await;
+    let third = stage.next("third").await;
     answers_go_on(&mut load).await;
-    let told = log.lock().unwrap().clone();
+    let told = stage.log.lock().unwrap().clone();
     let (lease, first_round, second_round) = ("lease".to_owned(), "lease/1".to_owned(), "lease/2".to_owned());
     assert_eq!(
         told,
@@ -96,23 +124,18 @@ async fn a_newer_process_at_the_same_path_takes_over_and_no_call_fails() {
             ("third", second_round, true),
         ]
     );
-    assert_eq!(host.plugin.subscribe().borrow().session, 3);
-    drop((first, second, third));
+    assert_eq!(stage.host.plugin.subscribe().borrow().session, 3);
+    drop((second, third));
 }
 
 #[tokio::test]
 async fn a_newer_process_that_dies_goes_back_to_the_older_and_no_call_fails_for_good() {
-    let (folder, log) = (TempDir::new().unwrap(), Log::default());
-    let path = folder.path().join("p.sock");
-    let _first = Server::start(&path, process("first", &log));
-    let host = Host::at(&path, Standing::Leading(term(1)));
-    is_led_by(&host, "first").await;
-    let second = Server::start(&path, process("second", &log));
-    is_led_by(&host, "second").await;
+    let stage = Stage::set().await;
+    let second = stage.next("second").await;
     drop(second);
-    is_led_by(&host, "first").await;
-    answers_go_on(&mut load(&host)).await;
-    let last = log.lock().unwrap().last().cloned().unwrap();
+    is_led_by(&stage.host, "first").await;
+    answers_go_on(&mut load(&stage.host)).await;
+    let last = stage.log.lock().unwrap().last().cloned().unwrap();
     assert_eq!(
         last,
         ("first", "lease/1".to_owned(), true),
@@ -122,14 +145,9 @@ async fn a_newer_process_that_dies_goes_back_to_the_older_and_no_call_fails_for_
 
 #[tokio::test]
 async fn writes_name_the_term_as_the_process_knows_it() {
-    let (folder, log) = (TempDir::new().unwrap(), Log::default());
-    let path = folder.path().join("p.sock");
-    let _first = Server::start(&path, process("first", &log));
-    let host = Host::at(&path, Standing::Leading(term(1)));
-    is_led_by(&host, "first").await;
-    let second = Server::start(&path, process("second", &log));
-    is_led_by(&host, "second").await;
-    calls::ensure(&host, 1).await.unwrap();
+    let stage = Stage::set().await;
+    let second = stage.next("second").await;
+    calls::ensure(&stage.host, 1).await.unwrap();
     let epoch = second.plugin.seen().ensures[0]
         .intent
         .clone()
@@ -141,23 +159,21 @@ async fn writes_name_the_term_as_the_process_knows_it() {
 
 #[tokio::test]
 async fn a_newer_process_that_cannot_be_used_replaces_nobody() {
-    let (folder, log) = (TempDir::new().unwrap(), Log::default());
-    let path = folder.path().join("p.sock");
-    let _first = Server::start(&path, process("first", &log));
-    let host = Host::at(&path, Standing::Leading(term(1)));
-    is_led_by(&host, "first").await;
-    let mut load = load(&host);
-    let second = process("second", &log);
+    let stage = Stage::set().await;
+    let mut load = load(&stage.host);
+    let second = process("second", &stage.log);
     second.adapt(|script| script.describe.protocol_revisions = vec![9]);
-    let _second = Server::start(&path, second);
+    let _second = Server::start(&stage.path, second);
     let mut counts = 0;
     while counts < 2 {
         answers_go_on(&mut load).await;
-        counts = host.results("Describe").len();
+        counts = stage.host.results("Describe").len();
     }
-    assert_eq!(host.plugin.subscribe().borrow().session, 1);
+    assert_eq!(stage.host.plugin.subscribe().borrow().session, 1);
     assert!(
-        log.lock()
+        stage
+            .log
+            .lock()
             .unwrap()
             .iter()
             .all(|(who, _, leads)| *who == "first" && *leads)
@@ -166,17 +182,13 @@ async fn a_newer_process_that_cannot_be_used_replaces_nobody() {
 
 #[tokio::test]
 async fn a_socket_whose_mode_changes_is_no_other_process() {
-    let (folder, log) = (TempDir::new().unwrap(), Log::default());
-    let path = folder.path().join("p.sock");
-    let _first = Server::start(&path, process("first", &log));
-    let host = Host::at(&path, Standing::Leading(term(1)));
-    is_led_by(&host, "first").await;
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
-    let mut load = load(&host);
-    while host.results("Describe").len() < 2 {
+    let stage = Stage::set().await;
+    std::fs::set_permissions(&stage.path, std::fs::Permissions::from_mode(0o600)).unwrap();
+    let mut load = load(&stage.host);
+    while stage.host.results("Describe").len() < 2 {
         answers_go_on(&mut load).await;
     }
     answers_go_on(&mut load).await;
-    assert_eq!(host.plugin.subscribe().borrow().session, 1);
-    assert!(log.lock().unwrap().iter().all(|(_, _, leads)| *leads));
+    assert_eq!(stage.host.plugin.subscribe().borrow().session, 1);
+    assert!(stage.log.lock().unwrap().iter().all(|(_, _, leads)| *leads));
 }

@@ -3,12 +3,12 @@
 
 use std::{path::Path, sync::Arc, time::Duration};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use bulkhead_plugin::{
     Call, CloudProvider, Description, PluginError, ServeOptions, logging, serve,
     v1::{self, Capability, Outcome, SchemeUse},
 };
-use bulkhead_scripted::{Change, Cloud, Journal, boot_nanos, instance, provider_id};
+use bulkhead_scripted::{Change, Cloud, Journal, argument, boot_nanos, instance, provider_id};
 use tokio::time::sleep;
 
 const BETWEEN_WRITES: Duration = Duration::from_millis(300);
@@ -106,12 +106,4 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let cloud = Cloud::new(Journal::at(Path::new(&journal)));
     serve(Patient { name, cloud }, ServeOptions::from_process()?).await?;
     Ok(())
-}
-
-fn argument(flag: &str) -> Result<String> {
-    let is_flag = |word: &String| word == flag;
-    std::env::args()
-        .skip_while(|word| !is_flag(word))
-        .nth(1)
-        .with_context(|| format!("{flag} is missing"))
 }

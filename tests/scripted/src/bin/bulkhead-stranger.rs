@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail};
-use bulkhead_scripted::listen;
+use bulkhead_scripted::{argument, listen};
 
 /// No frame of HTTP/2 begins so: this one would have 10 MiB, of a type that nobody knows.
 const NOISE: [u8; 4096] = [0xa5; 4096];
@@ -41,12 +41,4 @@ fn babble(mut connection: UnixStream) -> io::Result<()> {
     loop {
         connection.write_all(&NOISE)?;
     }
-}
-
-fn argument(flag: &str) -> Result<String> {
-    let is_flag = |word: &String| word == flag;
-    std::env::args()
-        .skip_while(|word| !is_flag(word))
-        .nth(1)
-        .with_context(|| format!("{flag} is missing"))
 }
