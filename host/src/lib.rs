@@ -12,6 +12,7 @@ pub mod kube;
 pub mod leader;
 pub mod loader;
 pub mod metrics;
+pub mod pem;
 pub mod plugin;
 pub mod queue;
 pub mod readiness;

@@ -5,7 +5,8 @@
 //! it; a turn that is dropped without a conclusion counts as failed, so that no panic loses a key. There is at most
 //! one entry for each key, so the keys bound the queue.
 //!
-//! Turns come in the order in which their keys became due.
+//! Turns come in the order in which their keys became due, but what somebody wants now goes ahead of what became due in
+//! the seconds before.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,8 +83,8 @@ impl<K: Clone + Ord> Queue<K> {
         self.insert(|schedule| schedule.add(key, now(), delay));
     }
 
-    /// `key` is due now, whatever its backoff: what failed before is not what is wanted now. A key in work is due
-    /// again as soon as that ends, even if it fails.
+    /// `key` is due now, whatever its backoff, and goes ahead of others: what failed before is not what is wanted now. A
+    /// key in work is due again as soon as that ends, even if it fails.
     pub fn add_now(&self, key: K) {
         self.insert(|schedule| schedule.add_now(key, now()));
     }

@@ -8,12 +8,12 @@ use std::time::Duration;
 use bulkhead_core::clock::Instant;
 use rcgen::{CertificateParams, DnType, KeyPair};
 use rustls::ServerConfig;
-use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use sha2::{Digest, Sha256};
 
 use super::write_atomically;
 use crate::config::CertificateSource;
+use crate::pem::{self, PemError};
 use crate::telemetry::Chain;
 
 /// Upstream's name for the pair of files and for the subject.
@@ -23,14 +23,9 @@ const CHECK_PERIOD: Duration = Duration::from_secs(1);
 /// Why a certificate cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    /// A file cannot be read.
-    #[error("cannot read {}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why not.
-        source: io::Error,
-    },
+    /// A file cannot be read, or holds something else.
+    #[error(transparent)]
+    Pem(#[from] PemError),
     /// A file cannot be written.
     #[error("cannot write {}", path.display())]
     Write {
@@ -38,16 +33,6 @@ pub enum CertificateError {
         path: PathBuf,
         /// Why not.
         source: io::Error,
-    },
-    /// A file holds no certificate or no private key.
-    #[error("no {wanted} in PEM form in {}", path.display())]
-    Pem {
-        /// The file.
-        path: PathBuf,
-        /// What it should hold.
-        wanted: &'static str,
-        /// What the parser says.
-        source: pem::Error,
     },
     /// Certificate and key do not go together, or are of a kind that TLS here does not know.
     #[error("certificate {certificate} cannot be served")]
@@ -180,45 +165,24 @@ impl Files {
         Ok(files)
     }
 
-    fn read(&self) -> Result<Pair, CertificateError> {
-        let read = |path: &Path| {
-            std::fs::read(path).map_err(|source| CertificateError::Read {
-                path: path.to_owned(),
-                source,
-            })
-        };
+    fn read(&self) -> Result<Pair, PemError> {
+        let read = |path: &Path| std::fs::read(path).map_err(|source| PemError::read(path, source));
         Ok(Pair {
             certificate: read(&self.certificate)?,
             key: read(&self.key)?,
         })
     }
 
-    async fn read_async(&self) -> Result<Pair, CertificateError> {
-        let read = async |path: &Path| {
-            let content = tokio::fs::read(path).await;
-            content.map_err(|source| CertificateError::Read {
-                path: path.to_owned(),
-                source,
-            })
-        };
+    async fn read_async(&self) -> Result<Pair, PemError> {
         Ok(Pair {
-            certificate: read(&self.certificate).await?,
-            key: read(&self.key).await?,
+            certificate: pem::read(&self.certificate).await?,
+            key: pem::read(&self.key).await?,
         })
     }
 
     fn parse(&self, pair: &Pair) -> Result<Arc<ServerConfig>, CertificateError> {
-        let bad = |path: &Path, wanted| {
-            let path = path.to_owned();
-            move |source| CertificateError::Pem { path, wanted, source }
-        };
-        let chain: Vec<_> = CertificateDer::pem_slice_iter(&pair.certificate)
-            .collect::<Result<_, _>>()
-            .map_err(bad(&self.certificate, "certificate"))?;
-        if chain.is_empty() {
-            return Err(bad(&self.certificate, "certificate")(pem::Error::NoItemsFound));
-        }
-        let key = PrivateKeyDer::from_pem_slice(&pair.key).map_err(bad(&self.key, "private key"))?;
+        let chain = pem::certificates(&self.certificate, &pair.certificate)?;
+        let key = pem::private_key(&self.key, &pair.key)?;
         let served = server_config(chain, key);
         served.map_err(|source| CertificateError::Unusable {
             certificate: self.certificate.display().to_string(),

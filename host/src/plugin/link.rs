@@ -35,6 +35,15 @@ pub(super) struct Work {
     pub(super) needs: Capability,
 }
 
+impl Work {
+    pub(super) const fn new(name: &'static str, class: Class, needs: Capability) -> Self {
+        Self {
+            verb: Verb { name, class },
+            needs,
+        }
+    }
+}
+
 /// One call to be made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask<'a> {

@@ -6,33 +6,28 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use rustls::pki_types::pem::{self, PemObject as _};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{AlertDescription, ClientConfig, RootCertStore};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use crate::config::TlsConfig;
+use crate::pem::{self, PemError};
 
 /// Why there is no TLS connection.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read, or has nothing of its kind in it.
-    #[error("cannot read the {what} in {}", path.display())]
-    File {
-        /// What should be in it.
-        what: &'static str,
+    /// A file cannot be read, or holds something else.
+    #[error(transparent)]
+    Pem(#[from] PemError),
+    /// A certificate of the authorities is none.
+    #[error("a certificate authority in {} cannot be used", path.display())]
+    Authority {
         /// The file.
         path: PathBuf,
         /// Why not.
-        source: pem::Error,
-    },
-    /// There is no certificate in a file.
-    #[error("there is no certificate in {}", path.display())]
-    Empty {
-        /// The file.
-        path: PathBuf,
+        source: rustls::Error,
     },
     /// Certificate and key are of no use.
     #[error("cannot use {} with {}", cert.display(), key.display())]
@@ -83,15 +78,13 @@ pub(super) fn refusal(error: &std::io::Error) -> Option<AlertDescription> {
 
 async fn client(files: &TlsConfig) -> Result<ClientConfig, TlsError> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates("certificate authority", &files.ca_file).await? {
-        roots.add(certificate).map_err(|source| TlsError::Pair {
-            cert: files.ca_file.clone(),
-            key: files.key_file.clone(),
+    for certificate in certificates(&files.ca_file).await? {
+        roots.add(certificate).map_err(|source| TlsError::Authority {
+            path: files.ca_file.clone(),
             source,
         })?;
     }
-    let key = PrivateKeyDer::from_pem_slice(&read("key", &files.key_file).await?)
-        .map_err(|source| unreadable("key", &files.key_file, source))?;
+    let key = pem::private_key(&files.key_file, &pem::read(&files.key_file).await?)?;
     let pair = |source| TlsError::Pair {
         cert: files.cert_file.clone(),
         key: files.key_file.clone(),
@@ -102,33 +95,12 @@ async fn client(files: &TlsConfig) -> Result<ClientConfig, TlsError> {
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(pair)?
         .with_root_certificates(roots)
-        .with_client_auth_cert(certificates("certificate", &files.cert_file).await?, key)
+        .with_client_auth_cert(certificates(&files.cert_file).await?, key)
         .map_err(pair)?;
     client.alpn_protocols = vec![b"h2".to_vec()];
     Ok(client)
 }
 
-async fn certificates(what: &'static str, path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let text = read(what, path).await?;
-    let certificates: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&text).collect();
-    match certificates.map_err(|source| unreadable(what, path, source))? {
-        none if none.is_empty() => Err(TlsError::Empty {
-            path: path.to_owned(),
-        }),
-        some => Ok(some),
-    }
-}
-
-async fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
-    tokio::fs::read(path)
-        .await
-        .map_err(|source| unreadable(what, path, pem::Error::Io(source)))
-}
-
-fn unreadable(what: &'static str, path: &Path, source: pem::Error) -> TlsError {
-    TlsError::File {
-        what,
-        path: path.to_owned(),
-        source,
-    }
+async fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    pem::certificates(path, &pem::read(path).await?)
 }

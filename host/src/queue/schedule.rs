@@ -23,7 +23,7 @@ pub(super) enum Take<K> {
 #[derive(Debug)]
 pub(super) struct Schedule<K> {
     entries: BTreeMap<K, Entry>,
-    /// The keys that wait, by the time at which they are due.
+    /// The keys that wait, by their places in the order.
     waiting: BTreeSet<(Instant, K)>,
     in_work: usize,
     flow: Flow,
@@ -44,11 +44,20 @@ struct Entry {
     failures: u32,
     /// Set while in work: the next turn comes whatever this one's end.
     at_once: bool,
+    /// It goes ahead of what became due shortly before.
+    ahead: bool,
     /// Set while in work: this turn's end does not count.
     disowned: bool,
 }
 
 impl Entry {
+    /// It is due now, whatever failed before.
+    fn excuse(&mut self, now: Instant) {
+        self.wish(now);
+        self.floor = None;
+        self.at_once = self.taken.is_some();
+    }
+
     fn wish(&mut self, at: Instant) {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
@@ -57,7 +66,18 @@ impl Entry {
     fn time(&self) -> Option<Instant> {
         self.due.map(|due| self.floor.map_or(due, |floor| due.max(floor)))
     }
+
+    /// Its place in the order: the time at which it is due, or earlier.
+    fn place(&self) -> Option<Instant> {
+        let time = self.time()?;
+        let earlier = time.checked_sub(AHEAD).filter(|_| self.ahead);
+        Some(earlier.unwrap_or(time))
+    }
 }
+
+/// A key that is wanted now goes ahead of those that became due up to so long before it: what somebody asked for does
+/// not wait behind the upkeep of all else, and upkeep does not wait for ever.
+const AHEAD: Duration = Duration::from_secs(5);
 
 /// No wait is longer, so that no sum of times overflows.
 const FAR: Duration = Duration::from_hours(24 * 365);
@@ -85,12 +105,11 @@ impl<K: Clone + Ord> Schedule<K> {
         self.change(key, |entry| entry.wish(later(now, delay)))
     }
 
-    /// Makes `key` due at `now`, backoff or not; whether it was not waiting before.
+    /// Makes `key` due at `now`, backoff or not, ahead of others; whether it was not waiting before.
     pub(super) fn add_now(&mut self, key: K, now: Instant) -> bool {
         self.change(key, |entry| {
-            entry.wish(now);
-            entry.floor = None;
-            entry.at_once = entry.taken.is_some();
+            entry.excuse(now);
+            entry.ahead = true;
         })
     }
 
@@ -103,7 +122,7 @@ impl<K: Clone + Ord> Schedule<K> {
             .map(|(key, _)| key.clone())
             .collect();
         for key in failed {
-            self.add_now(key, now);
+            self.change(key, |entry| entry.excuse(now));
         }
     }
 
@@ -112,9 +131,9 @@ impl<K: Clone + Ord> Schedule<K> {
             return false;
         }
         let entry = self.entries.entry(key.clone()).or_default();
-        let before = entry.time();
+        let before = entry.place();
         change(entry);
-        let after = entry.time();
+        let after = entry.place();
         if entry.taken.is_none() {
             self.reschedule(key, before, after);
         }
@@ -133,7 +152,7 @@ impl<K: Clone + Ord> Schedule<K> {
         }
     }
 
-    /// Takes the key that has been due for longest.
+    /// Takes the first of the keys that are due.
     pub(super) fn take(&mut self, now: Instant) -> Take<K> {
         if self.shut_down {
             return Take::ShutDown;
@@ -141,18 +160,20 @@ impl<K: Clone + Ord> Schedule<K> {
         if !self.has_room() {
             return Take::Wait(None);
         }
-        let Some((due, key)) = self.waiting.pop_first() else {
+        let Some((place, key)) = self.waiting.pop_first() else {
             return Take::Wait(None);
         };
-        if due > now {
-            self.waiting.insert((due, key));
-            return Take::Wait(Some(due));
+        if place > now {
+            self.waiting.insert((place, key));
+            return Take::Wait(Some(place));
         }
         self.in_work += 1;
         let entry = self.entries.entry(key.clone()).or_default();
+        let due = entry.time().unwrap_or(place);
         entry.taken = Some(now);
         entry.due = None;
         entry.floor = None;
+        entry.ahead = false;
         Take::Key { key, due }
     }
 
@@ -196,10 +217,10 @@ impl<K: Clone + Ord> Schedule<K> {
         }
         entry.at_once = false;
         entry.disowned = false;
-        if let Some(time) = entry.time()
+        if let Some(place) = entry.place()
             && !self.shut_down
         {
-            self.waiting.insert((time, key.clone()));
+            self.waiting.insert((place, key.clone()));
             self.entries.insert(key, entry);
         }
         worked
@@ -238,7 +259,7 @@ impl<K: Clone + Ord> Schedule<K> {
                 .values()
                 .filter_map(|entry| Some(now.saturating_duration_since(entry.taken?)))
         };
-        let depth = self.waiting.iter().take_while(|(due, _)| *due <= now).count();
+        let depth = self.waiting.iter().take_while(|(place, _)| *place <= now).count();
         Stats {
             depth,
             delayed: self.waiting.len() - depth,

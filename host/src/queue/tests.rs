@@ -116,6 +116,36 @@ async fn keys_come_in_the_order_in_which_they_became_due() {
     );
 }
 
+/// In which order keys come if so long after many became due something is wanted now.
+#[rstest]
+#[case::users_before_upkeep(4, [9, 1, 2])]
+#[case::upkeep_does_not_wait_for_ever(6, [1, 2, 9])]
+#[tokio::test(start_paused = true)]
+async fn what_is_wanted_now_goes_ahead_of_what_became_due_shortly_before(
+    #[case] seconds: u32,
+    #[case] order: [u32; 3],
+) {
+    let queue = queue();
+    queue.add(1);
+    queue.add(2);
+    advance(SECOND * seconds).await;
+    queue.add_now(9);
+    assert_eq!(order.map(Some), [(); 3].map(|()| poll_key(&queue)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_one_turn_is_ahead_of_others() {
+    let queue = queue();
+    queue.add_now(9);
+    let turn = poll(&queue).unwrap();
+    for key in [1, 9] {
+        queue.add(key);
+        advance(SECOND).await;
+    }
+    turn.done(Next::AwaitChange);
+    assert_eq!([(); 2].map(|()| poll_key(&queue)), [Some(1), Some(9)]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_key_added_while_in_work_runs_once_more_and_never_twice_at_once() {
     let queue = queue();

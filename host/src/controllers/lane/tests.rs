@@ -201,7 +201,7 @@ async fn a_pause_holds_keys_back_and_forgets_none() {
     fixture.set(Capability::Lb, shut(Why::Throttled));
     let services = fixture.start::<true>();
     services.has(0, 4).await;
-    services.queue.add_now(7);
+    services.queue.add(7);
     services.has(0, 5).await;
     fixture.set(Capability::Lb, Gate::Open);
     let mut passes = services.begins(2).await;
