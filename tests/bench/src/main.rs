@@ -7,6 +7,7 @@ mod sample;
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -28,20 +29,40 @@ enum Arguments {
     Isolation(isolation::Options),
 }
 
-fn main() -> Result<()> {
+fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .context("start the runtime")?;
-    runtime.block_on(async {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if let Some(threads) = arguments.threads() {
+        runtime.worker_threads(threads);
+    }
+    let runtime = runtime.enable_all().build().context("start the runtime")?;
+    let ended = runtime.block_on(async {
         match arguments {
             Arguments::Local(options) => local::run(options).await,
             Arguments::Latency(options) => latency::run(options).await,
             Arguments::Serve(serve) => serve.run().await,
             Arguments::Isolation(options) => isolation::run(options).await,
         }
-    })
+    });
+    match ended {
+        Ok(()) => Ok(ExitCode::SUCCESS),
+        // Without the backtrace that an error from `main` may carry.
+        Err(error) => {
+            writeln!(io::stderr(), "{error:#}")?;
+            Ok(ExitCode::FAILURE)
+        }
+    }
+}
+
+impl Arguments {
+    /// How many threads the runtime has; `None`: one for each core.
+    const fn threads(&self) -> Option<usize> {
+        match self {
+            Self::Latency(options) => Some(options.threads.get()),
+            Self::Serve(serve) => Some(serve.threads.get()),
+            Self::Local(_) | Self::Isolation(_) => None,
+        }
+    }
 }
 
 /// Tells whoever runs this.

@@ -1,6 +1,7 @@
 //! What is called: a plugin on the SDK, or tonic and nothing else.
 
 use std::convert::Infallible;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -26,6 +27,8 @@ pub(crate) struct Serve {
     kind: Kind,
     /// Where it listens
     socket: PathBuf,
+    /// Threads of its runtime
+    pub(crate) threads: NonZeroUsize,
 }
 
 /// What answers.
