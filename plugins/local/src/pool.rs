@@ -77,13 +77,15 @@ pub enum PoolError {
     },
     /// The requested address belongs to another Service.
     #[error(
-        "requested address {address} is taken by Service {by}: ask for another one, or for none to be given a free one"
+        "requested address {address} is taken by Service {by}: ask for another one of the address pool {pool}, or for none to be given a free one"
     )]
     Taken {
         /// The address asked for.
         address: IpAddr,
         /// Who has it.
         by: ServiceKey,
+        /// The pool's ranges.
+        pool: String,
     },
 }
 
@@ -224,10 +226,7 @@ impl Pool {
     /// pool: ranges may have changed since, and a Service keeps its address.
     pub fn restore(&mut self, owner: &ServiceKey, address: IpAddr) -> Result<(), PoolError> {
         if let Some(by) = self.taken.get(&address) {
-            return Err(PoolError::Taken {
-                address,
-                by: by.clone(),
-            });
+            return Err(self.is_taken(address, by));
         }
         self.taken.insert(address, owner.clone());
         Ok(())
@@ -279,11 +278,16 @@ impl Pool {
             });
         }
         match self.taken.get(&address) {
-            Some(by) => Err(PoolError::Taken {
-                address,
-                by: by.clone(),
-            }),
+            Some(by) => Err(self.is_taken(address, by)),
             None => Ok(address),
+        }
+    }
+
+    fn is_taken(&self, address: IpAddr, by: &ServiceKey) -> PoolError {
+        PoolError::Taken {
+            address,
+            by: by.clone(),
+            pool: self.to_string(),
         }
     }
 

@@ -81,7 +81,9 @@ async fn two_services_that_want_one_address_are_told_apart_and_the_first_keeps_i
         cluster.add_service(&asking_for("second", wanted)).await?;
         let note = warning(&cluster, "second", "default/first").await?;
         assert!(
-            note.contains(&wanted.to_string()) && note.contains("is taken by"),
+            note.contains(&wanted.to_string())
+                && note.contains("is taken by")
+                && note.contains(".spec.loadBalancerIP"),
             "{note}"
         );
         assert_eq!(cluster.address("first").await?, IpAddr::from(wanted));

@@ -208,7 +208,7 @@ fn drift(seen: &Seen, desired: &Balancer) -> Vec<String> {
     };
     let ports = !(plan.open.is_empty() && plan.close.is_empty() && plan.retarget.is_empty());
     differs(ports, "spec.ports");
-    differs(plan.addresses.is_some(), "spec.requested_addresses");
+    differs(plan.addresses.is_some(), REQUESTED);
     differs(plan.sources.is_some(), "spec.source_ranges");
     differs(plan.health_check.is_some(), "spec.health_check");
     differs(plan.affinity.is_some(), "spec.session_affinity");
@@ -319,16 +319,18 @@ fn port_problems(error: &EnsureError) -> Vec<v1::PortProblem> {
     }
 }
 
+/// The field by which a Service asks for addresses.
+const REQUESTED: &str = "spec.requested_addresses";
+
 fn refusal(error: EnsureError) -> PluginError {
     let text = error.to_string();
     match error {
         EnsureError::Pool(PoolError::Exhausted { .. }) => PluginError::quota_exceeded(text),
-        EnsureError::Pool(PoolError::NotInPool { .. }) => {
-            PluginError::invalid_spec("spec.requested_addresses", text)
+        EnsureError::Pool(PoolError::NotInPool { .. }) => PluginError::invalid_spec(REQUESTED, text),
+        EnsureError::Pool(PoolError::Taken { .. }) => {
+            PluginError::in_use(format!("{REQUESTED}: {text}")).with_field(REQUESTED, text)
         }
-        EnsureError::Pool(PoolError::Taken { .. }) | EnsureError::Bind(BindError::InUse { .. }) => {
-            PluginError::in_use(text)
-        }
+        EnsureError::Bind(BindError::InUse { .. }) => PluginError::in_use(text),
         EnsureError::Bind(
             BindError::Privileged { .. }
             | BindError::NoSuchAddress { .. }

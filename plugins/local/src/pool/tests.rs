@@ -57,7 +57,7 @@ fn takes(#[case] ranges: &[&str], #[case] excluded: &[&str], #[case] request: Re
 )]
 #[case::taken(
     "127.0.10.1",
-    "requested address 127.0.10.1 is taken by Service shop/a: ask for another one, or for none to be given a free one"
+    "requested address 127.0.10.1 is taken by Service shop/a: ask for another one of the address pool 127.0.10.0/30, or for none to be given a free one"
 )]
 #[case::other_family(
     "::1",
@@ -114,7 +114,7 @@ const TURNED: &[Family] = &[Family::V6, Family::V4];
 #[case::a_family_less(wish(V6, Need::Every, &[], &[]), &["127.0.10.3", "::1"], Ok("::1"))]
 #[case::what_was_told_before(wish(BOTH, Need::Every, &[], &["127.0.10.3"]), &[], Ok("127.0.10.3 ::1"))]
 #[case::requested(wish(BOTH, Need::Every, &["127.0.10.3"], &["127.0.10.1"]), &["127.0.10.1"], Ok("127.0.10.3 ::1"))]
-#[case::requested_and_taken(wish(BOTH, Need::Any, &["127.0.10.2"], &[]), &[], Err("requested address 127.0.10.2 is taken by Service shop/other: ask for another one, or for none to be given a free one"))]
+#[case::requested_and_taken(wish(BOTH, Need::Any, &["127.0.10.2"], &[]), &[], Err("requested address 127.0.10.2 is taken by Service shop/other: ask for another one of the address pool 127.0.10.0/29, ::1/128, or for none to be given a free one"))]
 fn assigns(#[case] wish: Wish, #[case] held: &[&str], #[case] want: Result<&str, &str>) {
     let mut pool = pool(
         &["127.0.10.0/29", "::1"],
@@ -204,7 +204,7 @@ proptest! {
                             told.push((address, owner));
                         }
                         Err(PoolError::Exhausted { .. }) => prop_assert_eq!(told.len(), 5),
-                        Err(PoolError::Taken { address, by }) => prop_assert!(told.contains(&(address, by))),
+                        Err(PoolError::Taken { address, by, .. }) => prop_assert!(told.contains(&(address, by))),
                         Err(PoolError::NotInPool { address, .. }) => prop_assert!(!pool.offers(address)),
                     }
                 }

@@ -408,7 +408,7 @@ async fn addresses_requested_moved_and_preferred() {
         .unwrap_err();
     assert_eq!(
         taken.to_string(),
-        "requested address 127.0.20.75 is taken by Service shop/a: ask for another one, or for none to be given a free one"
+        "requested address 127.0.20.75 is taken by Service shop/a: ask for another one of the address pool 127.0.20.72/29, or for none to be given a free one"
     );
     let preferred = world.ensure(with("b", None, Some("127.0.20.76"))).await.unwrap();
     assert_eq!(preferred.balancer.addresses[0].to_string(), "127.0.20.76");
