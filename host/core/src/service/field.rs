@@ -1,6 +1,24 @@
 //! Names of a Service's fields: the protocol's paths, as plugins name them in errors, in Kubernetes' spelling, as users
 //! write them.
 
+use super::spec::Spec;
+
+/// The annotation by which a Service asks for addresses: one, or more with commas between them.
+pub const REQUESTED_ADDRESSES: &str = "bulkhead.dev/load-balancer-ips";
+/// Where a Service may ask for addresses, when nobody knows which Service it is.
+const EITHER_REQUEST: &str = "annotation bulkhead.dev/load-balancer-ips (or .spec.loadBalancerIP)";
+
+/// `text` about the Service that `spec` is of: where it asks for addresses is named as that one place which counts.
+pub fn in_service(text: &str, spec: &Spec) -> String {
+    let annotation = spec.annotations.get(REQUESTED_ADDRESSES);
+    let place = if annotation.is_some_and(|it| !it.trim().is_empty()) {
+        format!("annotation {REQUESTED_ADDRESSES}")
+    } else {
+        ".spec.loadBalancerIP".to_owned()
+    };
+    text.replace(EITHER_REQUEST, &place)
+}
+
 /// Fields of the protocol's `Spec` and where a Service has them.
 const SPELLINGS: &[(&str, &str)] = &[
     ("annotations", ".metadata.annotations"),
@@ -12,10 +30,7 @@ const SPELLINGS: &[(&str, &str)] = &[
     ("ip_family_policy", ".spec.ipFamilyPolicy"),
     ("cluster_ips", ".spec.clusterIPs"),
     ("external_ips", ".spec.externalIPs"),
-    (
-        "requested_addresses",
-        "annotation bulkhead.dev/load-balancer-ips (or .spec.loadBalancerIP)",
-    ),
+    ("requested_addresses", EITHER_REQUEST),
     ("source_ranges", ".spec.loadBalancerSourceRanges"),
     ("session_affinity", ".spec.sessionAffinity"),
     (
@@ -149,5 +164,20 @@ mod tests {
     #[case::nothing("spec.ports", "", "spec.ports")]
     fn a_text_has_the_names_that_users_know(#[case] text: &str, #[case] path: &str, #[case] expected: &str) {
         assert_eq!(translate(text, path), expected);
+    }
+
+    #[rstest]
+    #[case::annotation(Some("192.0.2.1"), "annotation bulkhead.dev/load-balancer-ips: is taken")]
+    #[case::annotation_without_a_word(Some(" "), ".spec.loadBalancerIP: is taken")]
+    #[case::field(None, ".spec.loadBalancerIP: is taken")]
+    fn of_the_places_to_ask_for_an_address_the_one_that_counts_is_named(
+        #[case] annotation: Option<&str>,
+        #[case] expected: &str,
+    ) {
+        let mut spec = Spec::default();
+        spec.annotations
+            .extend(annotation.map(|value| (REQUESTED_ADDRESSES.to_owned(), value.to_owned())));
+        let text = format!("{}: is taken", in_kubernetes("spec.requested_addresses[0]"));
+        assert_eq!(in_service(&text, &spec), expected);
     }
 }

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use bulkhead_core::ids::{ServiceKey, Uid};
+use bulkhead_core::service::field::REQUESTED_ADDRESSES;
 use bulkhead_core::service::spec::{
     Circumstances, IpFamily, IpFamilyPolicy, Port, Protocol, Spec, TrafficPolicy,
 };
@@ -13,8 +14,6 @@ use serde::{Deserialize, Deserializer};
 use super::lenient;
 use super::metadata::Metadata;
 
-/// Annotation that asks for addresses, and can ask for one of each family.
-const REQUESTED_ADDRESSES: &str = "bulkhead.dev/load-balancer-ips";
 /// Upstream's annotation, for Services made before `spec.loadBalancerSourceRanges` was there.
 const SOURCE_RANGES: &str = "service.beta.kubernetes.io/load-balancer-source-ranges";
 /// kubectl's copy of the whole object: it says nothing new, and changes with everything.

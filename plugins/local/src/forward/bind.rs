@@ -32,7 +32,7 @@ const LOCAL_ROUTE: u32 = 0x8000_0000;
 pub enum BindError {
     /// Another process has this address and port, or the port on all addresses.
     #[error(
-        "{protocol} {at} is in use by another process of this machine: stop that one (`ss -tulnp sport = :{}` shows it), or give the Service another address or port",
+        "{protocol} {at} is in use by another process of the machine where bulkhead-local runs: stop that one (`ss -tulnp sport = :{}` shows it there), or give the Service another port or address; it is tried again by itself",
         .at.port()
     )]
     InUse {
@@ -231,7 +231,7 @@ mod tests {
     #[case::in_use(
         io::ErrorKind::AddrInUse,
         "192.0.2.1:80",
-        "TCP 192.0.2.1:80 is in use by another process of this machine: stop that one (`ss -tulnp sport = :80` shows it), or give the Service another address or port"
+        "TCP 192.0.2.1:80 is in use by another process of the machine where bulkhead-local runs: stop that one (`ss -tulnp sport = :80` shows it there), or give the Service another port or address; it is tried again by itself"
     )]
     #[case::privileged(
         io::ErrorKind::PermissionDenied,

@@ -118,10 +118,11 @@ fn requested(spec: &v1::Spec, families: &[Family]) -> Result<Vec<IpAddr>> {
     for (number, text) in spec.requested_addresses.iter().enumerate() {
         let wrong =
             |text: String| PluginError::invalid_spec(format!("spec.requested_addresses[{number}]"), text);
-        let address: IpAddr = text
-            .trim()
-            .parse()
-            .map_err(|_| wrong(format!("{text:?} is not an IP address")))?;
+        let address: IpAddr = text.trim().parse().map_err(|_| {
+            wrong(format!(
+                "{text:?} is not an IP address: ask for one, or for none to be given a free one"
+            ))
+        })?;
         let family = Family::of(address);
         if !families.contains(&family) {
             return Err(wrong(format!("{address} is {family}, which the Service is not")));
@@ -190,7 +191,7 @@ fn ports(spec: &v1::Spec) -> Result<Ports> {
             v1::Protocol::Sctp => {
                 return Err(wrong(
                     "protocol",
-                    "SCTP is not served: use TCP or UDP, or another class of load balancer",
+                    "SCTP is not served: use TCP or UDP, or make the Service anew with another spec.loadBalancerClass",
                 ));
             }
             v1::Protocol::Unspecified => return Err(wrong("protocol", "is missing")),

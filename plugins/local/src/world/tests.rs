@@ -310,7 +310,7 @@ async fn a_failed_ensure_of_a_new_balancer_leaves_nothing_behind() {
     let world = machine.open().await;
     let ports = [(tcp(8080), node_port()), (tcp(8081), node_port())];
     let error = world.ensure(wanted("a", &ports, &[])).await.unwrap_err();
-    let start = "TCP 127.0.20.48:8081 is in use by another process of this machine: stop that one";
+    let start = "TCP 127.0.20.48:8081 is in use by another process of the machine where bulkhead-local runs: stop that one";
     assert!(error.to_string().starts_with(start), "{error}");
     assert_eq!(world.get("bh-a").await, None);
     let free = async {

@@ -13,6 +13,7 @@ use crate::cloud::{
 use crate::digest::Digest;
 use crate::disposition::{CallKind, after_failure, classify, deserves_notice};
 use crate::outcome::{AfterWrite, Next, Notice, SLOW, WriteFailure, after_write, message_of};
+use crate::service::field;
 use crate::service::request::{Intent, IntentReason};
 
 /// What came of a step.
@@ -191,7 +192,10 @@ fn ensured(
 ) -> (Memory, Then) {
     let answer = match result {
         Ok(answer) => answer,
-        Err(failure) => {
+        Err(mut failure) => {
+            if let Some(service) = observed.service {
+                failure.message = field::in_service(&failure.message, &service.spec);
+            }
             let then = failed(&failure, CallKind::Write, SYNC_FAILED, SYNCING, notices);
             memory.is_unsure = is_unsure_after(&memory, &failure);
             memory.is_starved = matches!(

@@ -298,7 +298,9 @@ async fn an_address_in_use_is_told_with_its_port() {
     let taken = TcpListener::bind("127.0.10.202:0").await.unwrap();
     let at = taken.local_addr().unwrap();
     let error = Listener::open(Protocol::Tcp, at, node_port(&[]), shared(Limits::default())).unwrap_err();
-    let start = format!("TCP {at} is in use by another process of this machine: stop that one");
+    let start = format!(
+        "TCP {at} is in use by another process of the machine where bulkhead-local runs: stop that one"
+    );
     assert!(error.to_string().starts_with(&start), "{error}");
 }
 

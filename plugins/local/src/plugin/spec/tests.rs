@@ -85,7 +85,7 @@ fn a_whole_spec_is_read() {
 
 #[rstest]
 #[case::no_ports(v1::Spec { ports: vec![], ..spec() }, "spec.ports: is empty")]
-#[case::sctp(v1::Spec { ports: vec![port(v1::Protocol::Sctp, 80, Some(30080))], ..spec() }, "spec.ports[0].protocol: SCTP is not served: use TCP or UDP, or another class of load balancer")]
+#[case::sctp(v1::Spec { ports: vec![port(v1::Protocol::Sctp, 80, Some(30080))], ..spec() }, "spec.ports[0].protocol: SCTP is not served: use TCP or UDP, or make the Service anew with another spec.loadBalancerClass")]
 #[case::no_protocol(v1::Spec { ports: vec![port(v1::Protocol::Unspecified, 80, Some(30080))], ..spec() }, "spec.ports[0].protocol: is missing")]
 #[case::no_node_port(v1::Spec { ports: vec![port(v1::Protocol::Tcp, 80, None)], ..spec() }, "spec.ports[0].node_port: is missing: this plugin forwards to node ports")]
 #[case::node_port_zero(v1::Spec { ports: vec![port(v1::Protocol::Tcp, 80, Some(0))], ..spec() }, "spec.ports[0].node_port: is missing: this plugin forwards to node ports")]
@@ -94,7 +94,7 @@ fn a_whole_spec_is_read() {
 #[case::one_family_of_two(v1::Spec { ip_family_policy: v1::IpFamilyPolicy::RequireDualStack.into(), ..spec() }, "spec.ip_families: has one family, and spec.ip_family_policy requires two")]
 #[case::affinity_for_no_time(v1::Spec { session_affinity: v1::SessionAffinity::ClientIp.into(), session_affinity_timeout: Some(Duration::ZERO.try_into().unwrap()), ..spec() }, "spec.session_affinity_timeout: is less than a second")]
 #[case::another_proxy_protocol(v1::Spec { annotations: [(PROXY_PROTOCOL.to_owned(), "v1".to_owned())].into(), ..spec() }, "spec.annotations[local.bulkhead.dev/proxy-protocol]: \"v1\" is not served: use \"v2\", or remove the annotation")]
-#[case::address(v1::Spec { requested_addresses: vec!["x".to_owned()], ..spec() }, "spec.requested_addresses[0]: \"x\" is not an IP address")]
+#[case::address(v1::Spec { requested_addresses: vec!["x".to_owned()], ..spec() }, "spec.requested_addresses[0]: \"x\" is not an IP address: ask for one, or for none to be given a free one")]
 #[case::address_of_another_family(v1::Spec { requested_addresses: vec!["::1".to_owned()], ..spec() }, "spec.requested_addresses[0]: ::1 is IPv6, which the Service is not")]
 #[case::two_addresses(v1::Spec { requested_addresses: vec!["10.0.0.1".to_owned(), "10.0.0.2".to_owned()], ..spec() }, "spec.requested_addresses[1]: 10.0.0.2 is a second IPv4 address: one is served")]
 #[case::range(v1::Spec { source_ranges: vec!["10.0.0.0/8".to_owned(), "x".to_owned()], ..spec() }, "spec.source_ranges[1]: \"x\" is not an IP address or a CIDR such as 127.0.10.0/24")]
