@@ -31,8 +31,16 @@ macro_rules! rpc {
 }
 pub(crate) use rpc;
 
-/// How much longer than the host itself the plugin is told that the host waits: the host owns the timer.
-pub(crate) const TIMER_SLACK: Duration = Duration::from_secs(1);
+/// How much longer than the host itself the plugin is told that the host waits, at the least: the host owns the timer.
+const TIMER_SLACK: Duration = Duration::from_secs(1);
+
+/// How long the plugin is told that the host waits. Whole seconds, so that nearly every call says the same: what was said
+/// before is one byte in HTTP/2, and what was not is a new entry in a table at both ends.
+pub(crate) fn told(deadline: Duration) -> Duration {
+    let least = deadline.saturating_add(TIMER_SLACK);
+    let begun = u64::from(least.subsec_nanos() > 0);
+    Duration::from_secs(least.as_secs().saturating_add(begun))
+}
 
 /// A verb of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -156,7 +164,7 @@ impl Wire {
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
         let mut request = Request::new(message);
-        request.set_timeout(deadline + TIMER_SLACK);
+        request.set_timeout(told(deadline));
         self.answer(send(client, request)).await
     }
 
@@ -240,4 +248,24 @@ fn disconnected() -> Failure {
         Certainty::Unknown,
         "the connection to the plugin ended during the call",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    #[rstest]
+    #[case::whole_seconds(15_000, 16)]
+    #[case::a_little_was_spent(14_999, 16)]
+    #[case::half(14_500, 16)]
+    #[case::a_second_was_spent(14_000, 15)]
+    #[case::nothing_left(0, 1)]
+    fn a_plugin_is_told_whole_seconds_and_at_least_one_more_than_the_host_waits(
+        #[case] millis: u64,
+        #[case] seconds: u64,
+    ) {
+        assert_eq!(told(Duration::from_millis(millis)), Duration::from_secs(seconds));
+    }
 }

@@ -14,7 +14,7 @@ use super::board::Board;
 use super::{End, describe};
 use crate::clock;
 use crate::plugin::Settings;
-use crate::plugin::call::{CallError, Class, TIMER_SLACK, Verb, Wire, rpc};
+use crate::plugin::call::{CallError, Class, Verb, Wire, rpc, told};
 use crate::plugin::convert::text::clean;
 
 const HEALTH: Verb = Verb {
@@ -69,7 +69,7 @@ async fn check(settings: &Settings, wire: &Wire) -> Result<bool, CallError> {
     let mut request = Request::new(HealthCheckRequest {
         service: SERVICE_NAME.to_owned(),
     });
-    request.set_timeout(deadline + TIMER_SLACK);
+    request.set_timeout(told(deadline));
     let answer = wire
         .within(HEALTH, deadline, wire.answer(Box::pin(client.check(request))))
         .await?;
