@@ -18,7 +18,7 @@ pub enum PemError {
         source: io::Error,
     },
     /// It holds something else, or nothing.
-    #[error("there is no {wanted} in PEM form in {}", path.display())]
+    #[error("there is no {wanted} in PEM form that can be read in {}", path.display())]
     Content {
         /// The file.
         path: PathBuf,

@@ -89,6 +89,11 @@ impl<K: Clone + Ord> Queue<K> {
         self.insert(|schedule| schedule.add_now(key, now()));
     }
 
+    /// What made `key` fail may be mended: it is due now, whatever its backoff, and goes ahead of nobody.
+    pub fn retry(&self, key: K) {
+        self.insert(|schedule| schedule.retry(key, now()));
+    }
+
     /// What made keys fail is mended: every key in backoff is due now, and those in work as soon as that ends.
     pub fn retry_failed(&self) {
         self.shared.update(|schedule| schedule.retry_failed(now()));

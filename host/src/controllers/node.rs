@@ -78,8 +78,10 @@ impl NodeController {
     ) -> Arc<Self> {
         let keys = queue.clone();
         let follows = nodes.on_change(move |old, new| match (old, new) {
-            (old, Some(new)) if wakes(old.map(|view| &**view), new) => keys.add(new.name.clone()),
-            (Some(old), None) => keys.add_now(old.name.clone()),
+            // Somebody waits for a new node.
+            (None, Some(new)) if wakes(None, new) => keys.add_now(new.name.clone()),
+            (Some(old), Some(new)) if wakes(Some(old), new) => keys.add(new.name.clone()),
+            (Some(old), None) => keys.retry(old.name.clone()),
             _ => {}
         });
         Arc::new(Self {

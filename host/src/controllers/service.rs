@@ -211,7 +211,7 @@ impl ServiceController {
             .put(&object.key, &object.uid, epoch.as_ref(), conclusion.memory);
         if has_made_room {
             for key in self.memories.starved() {
-                self.queue.add_now(key);
+                self.queue.retry(key);
             }
         }
         self.emit(object, conclusion.notices);

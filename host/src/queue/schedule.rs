@@ -113,6 +113,11 @@ impl<K: Clone + Ord> Schedule<K> {
         })
     }
 
+    /// Makes `key` due at `now`, backoff or not; whether it was not waiting before.
+    pub(super) fn retry(&mut self, key: K, now: Instant) -> bool {
+        self.change(key, |entry| entry.excuse(now))
+    }
+
     /// Makes every key in backoff due at `now`, and those in work as soon as that ends: it may fail for the old cause.
     pub(super) fn retry_failed(&mut self, now: Instant) {
         let failed: Vec<K> = self
@@ -122,7 +127,7 @@ impl<K: Clone + Ord> Schedule<K> {
             .map(|(key, _)| key.clone())
             .collect();
         for key in failed {
-            self.change(key, |entry| entry.excuse(now));
+            self.retry(key, now);
         }
     }
 

@@ -134,6 +134,17 @@ async fn what_is_wanted_now_goes_ahead_of_what_became_due_shortly_before(
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_key_that_is_tried_again_waits_for_no_time_but_goes_ahead_of_nobody() {
+    let queue = queue();
+    queue.add(9);
+    fail(&queue, 9);
+    queue.add(1);
+    advance(Duration::from_millis(1)).await;
+    queue.retry(9);
+    assert_eq!([(); 2].map(|()| poll_key(&queue)), [Some(1), Some(9)]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn only_one_turn_is_ahead_of_others() {
     let queue = queue();
     queue.add_now(9);
@@ -374,6 +385,7 @@ enum Step {
     Add(u32),
     AddAfter(u32, u64),
     AddNow(u32),
+    Retry(u32),
     Take,
     End(usize, u8),
     Advance(u64),
@@ -386,7 +398,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         key.clone().prop_map(Step::Add),
         (key.clone(), 0_u64..5_000).prop_map(|(key, delay)| Step::AddAfter(key, delay)),
-        key.prop_map(Step::AddNow),
+        key.clone().prop_map(Step::AddNow),
+        key.prop_map(Step::Retry),
         Just(Step::Take),
         Just(Step::Take),
         (0_usize..4, 0_u8..4).prop_map(|(index, how)| Step::End(index, how)),
@@ -408,6 +421,7 @@ async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
             Step::Add(key) => queue.add(key),
             Step::AddAfter(key, delay) => queue.add_after(key, Duration::from_millis(delay)),
             Step::AddNow(key) => queue.add_now(key),
+            Step::Retry(key) => queue.retry(key),
             Step::Take => {
                 if let Some(turn) = poll(&queue) {
                     prop_assert!(
@@ -438,7 +452,7 @@ async fn run(steps: Vec<Step>) -> Result<(), TestCaseError> {
                 is_open = true;
             }
         }
-        if let Step::Add(key) | Step::AddAfter(key, _) | Step::AddNow(key) = step
+        if let Step::Add(key) | Step::AddAfter(key, _) | Step::AddNow(key) | Step::Retry(key) = step
             && is_open
         {
             owed.insert(key);

@@ -27,8 +27,8 @@ use crate::say;
 
 /// What half of the calls through the host may take at the most, one at a time.
 const P50_MOST: Duration = Duration::from_micros(150);
-/// With [`load::IN_FLIGHT`] in flight, the least that may pass through the host of what passes from tonic to tonic: what
-/// the host costs, however fast the machine is.
+/// With [`load::IN_FLIGHT`] in flight, the least that may pass through the host of what passes from tonic to tonic: 50,000
+/// calls a second on a machine where tonic alone makes 84,000.
 const RATE_LEAST: f64 = 50.0 / 84.0;
 /// For what works at once.
 const SOON: Duration = Duration::from_secs(10);
@@ -41,7 +41,7 @@ pub(crate) struct Options {
     /// Seconds that each measures in a round, once with one call at a time and once with 64 in flight
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: u64,
-    /// Threads of the runtime of each of the two processes
+    /// Threads of the runtime of each process
     #[arg(long, default_value_t = NonZeroUsize::MIN)]
     pub(crate) threads: NonZeroUsize,
 }

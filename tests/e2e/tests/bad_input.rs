@@ -83,7 +83,7 @@ async fn two_services_that_want_one_address_are_told_apart_and_the_first_keeps_i
         assert!(
             note.contains(&wanted.to_string())
                 && note.contains("is taken by")
-                && note.contains(".spec.loadBalancerIP"),
+                && note.contains("annotation bulkhead.dev/load-balancer-ips: "),
             "{note}"
         );
         assert_eq!(cluster.address("first").await?, IpAddr::from(wanted));

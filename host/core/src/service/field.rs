@@ -1,6 +1,8 @@
 //! Names of a Service's fields: the protocol's paths, as plugins name them in errors, in Kubernetes' spelling, as users
 //! write them.
 
+use std::collections::BTreeMap;
+
 use super::spec::Spec;
 
 /// The annotation by which a Service asks for addresses: one, or more with commas between them.
@@ -8,13 +10,28 @@ pub const REQUESTED_ADDRESSES: &str = "bulkhead.dev/load-balancer-ips";
 /// Where a Service may ask for addresses, when nobody knows which Service it is.
 const EITHER_REQUEST: &str = "annotation bulkhead.dev/load-balancer-ips (or .spec.loadBalancerIP)";
 
-/// `text` about the Service that `spec` is of: where it asks for addresses is named as that one place which counts.
+/// The addresses that annotations ask for; if there are any, no other place counts.
+pub fn requested_by_annotation(annotations: &BTreeMap<String, String>) -> Vec<String> {
+    annotations
+        .get(REQUESTED_ADDRESSES)
+        .map_or_else(Vec::new, |text| comma_list(text))
+}
+
+/// The words between the commas.
+pub fn comma_list(text: &str) -> Vec<String> {
+    let parts = text.split(',').map(str::trim);
+    parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
+}
+
+/// `text` about the Service that `spec` is of: where it asks for addresses is named as the one place which counts.
 pub fn in_service(text: &str, spec: &Spec) -> String {
-    let annotation = spec.annotations.get(REQUESTED_ADDRESSES);
-    let place = if annotation.is_some_and(|it| !it.trim().is_empty()) {
-        format!("annotation {REQUESTED_ADDRESSES}")
-    } else {
+    if spec.requested_addresses.is_empty() {
+        return text.to_owned();
+    }
+    let place = if requested_by_annotation(&spec.annotations).is_empty() {
         ".spec.loadBalancerIP".to_owned()
+    } else {
+        format!("annotation {REQUESTED_ADDRESSES}")
     };
     text.replace(EITHER_REQUEST, &place)
 }
@@ -167,14 +184,23 @@ mod tests {
     }
 
     #[rstest]
-    #[case::annotation(Some("192.0.2.1"), "annotation bulkhead.dev/load-balancer-ips: is taken")]
-    #[case::annotation_without_a_word(Some(" "), ".spec.loadBalancerIP: is taken")]
-    #[case::field(None, ".spec.loadBalancerIP: is taken")]
+    #[case::annotation(Some("192.0.2.1"), 1, "annotation bulkhead.dev/load-balancer-ips: is taken")]
+    #[case::annotation_without_a_word(Some(" , "), 1, ".spec.loadBalancerIP: is taken")]
+    #[case::field(None, 1, ".spec.loadBalancerIP: is taken")]
+    #[case::none(
+        None,
+        0,
+        "annotation bulkhead.dev/load-balancer-ips (or .spec.loadBalancerIP): is taken"
+    )]
     fn of_the_places_to_ask_for_an_address_the_one_that_counts_is_named(
         #[case] annotation: Option<&str>,
+        #[case] requested: usize,
         #[case] expected: &str,
     ) {
-        let mut spec = Spec::default();
+        let mut spec = Spec {
+            requested_addresses: vec!["192.0.2.1".to_owned(); requested],
+            ..Spec::default()
+        };
         spec.annotations
             .extend(annotation.map(|value| (REQUESTED_ADDRESSES.to_owned(), value.to_owned())));
         let text = format!("{}: is taken", in_kubernetes("spec.requested_addresses[0]"));

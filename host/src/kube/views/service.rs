@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use bulkhead_core::ids::{ServiceKey, Uid};
-use bulkhead_core::service::field::REQUESTED_ADDRESSES;
+use bulkhead_core::service::field::{comma_list, requested_by_annotation};
 use bulkhead_core::service::spec::{
     Circumstances, IpFamily, IpFamilyPolicy, Port, Protocol, Spec, TrafficPolicy,
 };
@@ -175,12 +175,14 @@ fn convert(metadata: Metadata, raw: RawSpec) -> Spec {
         class: raw.load_balancer_class,
         labels: metadata.labels,
         requested_addresses: first_of(
-            comma_list(annotations.get(REQUESTED_ADDRESSES)),
-            comma_list(Some(&raw.load_balancer_ip)),
+            requested_by_annotation(&annotations),
+            comma_list(&raw.load_balancer_ip),
         ),
         source_ranges: first_of(
             raw.load_balancer_source_ranges,
-            comma_list(annotations.get(SOURCE_RANGES)),
+            annotations
+                .get(SOURCE_RANGES)
+                .map_or_else(Vec::new, |text| comma_list(text)),
         ),
         annotations,
         ports: raw.ports.into_iter().map(port).collect(),
@@ -201,11 +203,6 @@ fn convert(metadata: Metadata, raw: RawSpec) -> Spec {
 
 fn first_of(list: Vec<String>, other: Vec<String>) -> Vec<String> {
     if list.is_empty() { other } else { list }
-}
-
-fn comma_list(text: Option<&String>) -> Vec<String> {
-    let parts = text.map_or("", String::as_str).split(',').map(str::trim);
-    parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
 
 fn affinity(config: Option<RawAffinityConfig>) -> Duration {

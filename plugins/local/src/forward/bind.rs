@@ -51,8 +51,8 @@ pub enum BindError {
         /// Address and port.
         at: SocketAddr,
     },
-    /// No interface of this machine has the address.
-    #[error("{protocol} {at}: no interface of this machine has this address: {}", made_local_by(.at, .range.as_ref()))]
+    /// No interface of the machine has the address.
+    #[error("{protocol} {at}: no interface of the machine where bulkhead-local runs has this address: {}", made_local_by(.at, .range.as_ref()))]
     NoSuchAddress {
         /// The protocol.
         protocol: Protocol,
@@ -241,12 +241,12 @@ mod tests {
     #[case::not_here(
         io::ErrorKind::AddrNotAvailable,
         "192.0.2.1:80",
-        "TCP 192.0.2.1:80: no interface of this machine has this address: add it (`ip address add 192.0.2.1/32 dev INTERFACE`) or make its range local (`ip route add local 192.0.2.0/24 dev lo`)"
+        "TCP 192.0.2.1:80: no interface of the machine where bulkhead-local runs has this address: add it (`ip address add 192.0.2.1/32 dev INTERFACE`) or make its range local (`ip route add local 192.0.2.0/24 dev lo`)"
     )]
     #[case::not_here_over_ipv6(
         io::ErrorKind::AddrNotAvailable,
         "[fd00:bbbb::1]:80",
-        "TCP [fd00:bbbb::1]:80: no interface of this machine has this address: add it (`ip -6 address add fd00:bbbb::1/128 dev INTERFACE`) or make its range local (`ip -6 route add local fd00:bbbb::/64 dev lo`)"
+        "TCP [fd00:bbbb::1]:80: no interface of the machine where bulkhead-local runs has this address: add it (`ip -6 address add fd00:bbbb::1/128 dev INTERFACE`) or make its range local (`ip -6 route add local fd00:bbbb::/64 dev lo`)"
     )]
     #[case::anything_else(
         io::ErrorKind::OutOfMemory,

@@ -9,7 +9,7 @@ use bulkhead_plugin::error::PluginError;
 use bulkhead_plugin::v1::load_balancer_observation::{Drifted, InSync, Observation, Unverified};
 use bulkhead_plugin::{Call, Result, TargetUpdate, time, v1};
 
-use super::spec::{reference, targets, wanted};
+use super::spec::{REQUESTED, reference, targets, wanted};
 use super::{MAX_TARGETS, resources};
 use crate::balancer::{Balancer, Listen, Protocol, ProxyProtocol, Targets, plan};
 use crate::cidr::Family;
@@ -318,9 +318,6 @@ fn port_problems(error: &EnsureError) -> Vec<v1::PortProblem> {
         EnsureError::Pool(_) | EnsureError::Save(_) | EnsureError::ForeignOwner { .. } => Vec::new(),
     }
 }
-
-/// The field by which a Service asks for addresses.
-const REQUESTED: &str = "spec.requested_addresses";
 
 fn refusal(error: EnsureError) -> PluginError {
     let text = error.to_string();

@@ -112,12 +112,14 @@ fn wish(spec: &v1::Spec) -> Result<Wish> {
     })
 }
 
+/// The field by which a Service asks for addresses.
+pub(super) const REQUESTED: &str = "spec.requested_addresses";
+
 /// The addresses asked for, each of a family that is served.
 fn requested(spec: &v1::Spec, families: &[Family]) -> Result<Vec<IpAddr>> {
     let mut requested: Vec<IpAddr> = Vec::new();
     for (number, text) in spec.requested_addresses.iter().enumerate() {
-        let wrong =
-            |text: String| PluginError::invalid_spec(format!("spec.requested_addresses[{number}]"), text);
+        let wrong = |text: String| PluginError::invalid_spec(format!("{REQUESTED}[{number}]"), text);
         let address: IpAddr = text.trim().parse().map_err(|_| {
             wrong(format!(
                 "{text:?} is not an IP address: ask for one, or for none to be given a free one"
@@ -191,7 +193,7 @@ fn ports(spec: &v1::Spec) -> Result<Ports> {
             v1::Protocol::Sctp => {
                 return Err(wrong(
                     "protocol",
-                    "SCTP is not served: use TCP or UDP, or make the Service anew with another spec.loadBalancerClass",
+                    "SCTP is not served: use TCP or UDP, or make the Service anew with another .spec.loadBalancerClass",
                 ));
             }
             v1::Protocol::Unspecified => return Err(wrong("protocol", "is missing")),

@@ -192,10 +192,8 @@ fn ensured(
 ) -> (Memory, Then) {
     let answer = match result {
         Ok(answer) => answer,
-        Err(mut failure) => {
-            if let Some(service) = observed.service {
-                failure.message = field::in_service(&failure.message, &service.spec);
-            }
+        Err(failure) => {
+            let failure = in_its_words(observed, failure);
             let then = failed(&failure, CallKind::Write, SYNC_FAILED, SYNCING, notices);
             memory.is_unsure = is_unsure_after(&memory, &failure);
             memory.is_starved = matches!(
@@ -256,12 +254,24 @@ fn ensured(
             (memory, Then::Rest(Next::After(slice_pause(retry_after))))
         }
         (Outcome::Blocked(failure) | Outcome::Protected(failure), _) => {
+            let failure = in_its_words(observed, failure);
             notices.push(Notice::warning(
                 SYNC_FAILED,
                 format!("{SYNCING}: {}", message_of(&failure)),
             ));
             (memory, Then::Rest(Next::retry_after(SLOW)))
         }
+    }
+}
+
+/// A failure about the observed Service, which names its fields.
+fn in_its_words(observed: &Observed<'_>, failure: Failure) -> Failure {
+    let Some(service) = observed.service else {
+        return failure;
+    };
+    Failure {
+        message: field::in_service(&failure.message, &service.spec),
+        ..failure
     }
 }
 

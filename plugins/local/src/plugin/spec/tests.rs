@@ -85,7 +85,7 @@ fn a_whole_spec_is_read() {
 
 #[rstest]
 #[case::no_ports(v1::Spec { ports: vec![], ..spec() }, "spec.ports: is empty")]
-#[case::sctp(v1::Spec { ports: vec![port(v1::Protocol::Sctp, 80, Some(30080))], ..spec() }, "spec.ports[0].protocol: SCTP is not served: use TCP or UDP, or make the Service anew with another spec.loadBalancerClass")]
+#[case::sctp(v1::Spec { ports: vec![port(v1::Protocol::Sctp, 80, Some(30080))], ..spec() }, "spec.ports[0].protocol: SCTP is not served: use TCP or UDP, or make the Service anew with another .spec.loadBalancerClass")]
 #[case::no_protocol(v1::Spec { ports: vec![port(v1::Protocol::Unspecified, 80, Some(30080))], ..spec() }, "spec.ports[0].protocol: is missing")]
 #[case::no_node_port(v1::Spec { ports: vec![port(v1::Protocol::Tcp, 80, None)], ..spec() }, "spec.ports[0].node_port: is missing: this plugin forwards to node ports")]
 #[case::node_port_zero(v1::Spec { ports: vec![port(v1::Protocol::Tcp, 80, Some(0))], ..spec() }, "spec.ports[0].node_port: is missing: this plugin forwards to node ports")]
