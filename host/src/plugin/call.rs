@@ -42,6 +42,9 @@ pub(crate) fn told(deadline: Duration) -> Duration {
     Duration::from_secs(least.as_secs().saturating_add(begun))
 }
 
+/// How long after its last call a connection may take to end.
+const A_MOMENT: Duration = Duration::from_millis(50);
+
 /// A verb of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Verb {
@@ -173,11 +176,15 @@ impl Wire {
         &self,
         rpc: impl Future<Output = Result<Response<A>, Status>>,
     ) -> Result<A, CallError> {
-        tokio::select! {
+        let result = tokio::select! {
             // An answer that came with the last bytes of the stream counts.
             biased;
-            result = rpc => result.map(Response::into_inner).map_err(|status| self.refused(&status)),
-            () = self.connection.gone.cancelled() => Err(disconnected().into()),
+            result = rpc => result,
+            () = self.connection.gone.cancelled() => return Err(disconnected().into()),
+        };
+        match result {
+            Ok(response) => Ok(response.into_inner()),
+            Err(status) => Err(self.refused(&status).await),
         }
     }
 
@@ -196,15 +203,23 @@ impl Wire {
         self.counted(verb, timed).await
     }
 
-    fn refused(&self, status: &Status) -> CallError {
+    async fn refused(&self, status: &Status) -> CallError {
         let failure = failure::from_status(status);
-        if failure.reason.is_none() && self.connection.gone.is_cancelled() {
+        if failure.reason.is_none() && self.has_ended(status).await {
             return disconnected().into();
         }
         CallError {
             failure,
             code: Some(status.code()),
         }
+    }
+
+    /// Whether the connection has ended. A status that was made on this side may be the first that is seen of it: whoever
+    /// drives the connection ends its calls before itself.
+    async fn has_ended(&self, status: &Status) -> bool {
+        let gone = &self.connection.gone;
+        let was_made_here = std::error::Error::source(status).is_some();
+        gone.is_cancelled() || was_made_here && timeout(A_MOMENT, gone.cancelled()).await.is_ok()
     }
 
     /// Counts what `call` comes to, and how long it took.
