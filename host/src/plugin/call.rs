@@ -176,16 +176,16 @@ impl Wire {
         &self,
         rpc: impl Future<Output = Result<Response<A>, Status>>,
     ) -> Result<A, CallError> {
-        let result = tokio::select! {
+        let status = tokio::select! {
             // An answer that came with the last bytes of the stream counts.
             biased;
-            result = rpc => result,
+            result = rpc => match result {
+                Ok(response) => return Ok(response.into_inner()),
+                Err(status) => status,
+            },
             () = self.connection.gone.cancelled() => return Err(disconnected().into()),
         };
-        match result {
-            Ok(response) => Ok(response.into_inner()),
-            Err(status) => Err(self.refused(&status).await),
-        }
+        Err(Box::pin(self.refused(&status)).await)
     }
 
     /// A call of the session itself: ended and counted after `deadline`.
