@@ -10,6 +10,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
+use bulkhead_harness::exit_code;
 use clap::Parser;
 
 /// Measures what the documentation promises, on this machine, in one run.
@@ -44,14 +45,7 @@ fn main() -> Result<ExitCode> {
             Arguments::Isolation(options) => isolation::run(options).await,
         }
     });
-    match ended {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        // Without the backtrace that an error from `main` may carry.
-        Err(error) => {
-            writeln!(io::stderr(), "{error:#}")?;
-            Ok(ExitCode::FAILURE)
-        }
-    }
+    Ok(exit_code(ended)?)
 }
 
 impl Arguments {

@@ -12,14 +12,12 @@ const EITHER_REQUEST: &str = "annotation bulkhead.dev/load-balancer-ips (or .spe
 
 /// The addresses that annotations ask for; if there are any, no other place counts.
 pub fn requested_by_annotation(annotations: &BTreeMap<String, String>) -> Vec<String> {
-    annotations
-        .get(REQUESTED_ADDRESSES)
-        .map_or_else(Vec::new, |text| comma_list(text))
+    comma_list(annotations.get(REQUESTED_ADDRESSES))
 }
 
-/// The words between the commas.
-pub fn comma_list(text: &str) -> Vec<String> {
-    let parts = text.split(',').map(str::trim);
+/// The words between the commas; none of no text.
+pub fn comma_list(text: Option<&String>) -> Vec<String> {
+    let parts = text.map_or("", String::as_str).split(',').map(str::trim);
     parts.filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
 

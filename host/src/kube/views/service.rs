@@ -176,13 +176,11 @@ fn convert(metadata: Metadata, raw: RawSpec) -> Spec {
         labels: metadata.labels,
         requested_addresses: first_of(
             requested_by_annotation(&annotations),
-            comma_list(&raw.load_balancer_ip),
+            comma_list(Some(&raw.load_balancer_ip)),
         ),
         source_ranges: first_of(
             raw.load_balancer_source_ranges,
-            annotations
-                .get(SOURCE_RANGES)
-                .map_or_else(Vec::new, |text| comma_list(text)),
+            comma_list(annotations.get(SOURCE_RANGES)),
         ),
         annotations,
         ports: raw.ports.into_iter().map(port).collect(),

@@ -1,6 +1,7 @@
 //! The verbs of load balancers, and how their requests carry node sets.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bulkhead_core::cloud::{
     Capability, Certainty, Deleted, Ensured, Failure, LoadBalancerAnswer, Reason, TargetsAnswer,
@@ -51,6 +52,13 @@ pub struct Right<'a> {
     pub cancel: &'a CancellationToken,
 }
 
+impl Right<'_> {
+    /// As a request over `link` has it, for a slice of work of this length.
+    fn wire(&self, link: &Link, soft_deadline: Duration) -> v1::Intent {
+        requests::intent(self.intent, &link.name_of_terms.of(self.epoch), soft_deadline)
+    }
+}
+
 impl PluginHandle {
     /// Makes a Service's load balancer what `what` says.
     ///
@@ -61,11 +69,7 @@ impl PluginHandle {
         let spec = wire_spec(what.spec, what.balancer.current.as_ref());
         let request = |node_set, soft_deadline| v1::EnsureLoadBalancerRequest {
             cluster: Some(self.cluster()),
-            intent: Some(requests::intent(
-                right.intent,
-                &link.name_of_terms.of(right.epoch),
-                soft_deadline,
-            )),
+            intent: Some(right.wire(&link, soft_deadline)),
             r#ref: Some(requests::balancer(what.balancer)),
             spec: Some(spec.clone()),
             spec_digest: what.spec_digest.to_string(),
@@ -144,11 +148,7 @@ impl PluginHandle {
             };
         let request = |soft_deadline| v1::UpdateTargetsRequest {
             cluster: Some(self.cluster()),
-            intent: Some(requests::intent(
-                right.intent,
-                &link.name_of_terms.of(right.epoch),
-                soft_deadline,
-            )),
+            intent: Some(right.wire(link, soft_deadline)),
             items: items.iter().zip(sets).map(item).collect(),
         };
         let asked: Vec<&BalancerRef> = items.iter().map(|(balancer, _)| *balancer).collect();
@@ -200,11 +200,7 @@ impl PluginHandle {
         let link = self.link(DELETE).await?;
         let request = |soft_deadline| v1::DeleteLoadBalancerRequest {
             cluster: Some(self.cluster()),
-            intent: Some(requests::intent(
-                right.intent,
-                &link.name_of_terms.of(right.epoch),
-                soft_deadline,
-            )),
+            intent: Some(right.wire(&link, soft_deadline)),
             r#ref: Some(requests::balancer(balancer)),
             policy: v1::DeletePolicy::Delete.into(),
         };

@@ -18,6 +18,8 @@ use tonic::{Code, Status};
 use super::fixtures::{balancer, node, service};
 use super::scripted::{all_found, at_once, done, never, refusal};
 use super::*;
+use crate::plugin::call::Wire;
+use crate::plugin::connect::Connection;
 
 fn nodes(count: usize) -> Vec<Arc<NodeView>> {
     (0..count).map(|number| node(&format!("n{number}"))).collect()
@@ -552,6 +554,36 @@ async fn a_write_cut_with_the_stream_may_have_happened() {
         (failure.reason, failure.certainty),
         (Some(Reason::Disconnected), Certainty::Unknown)
     );
+}
+
+/// What is made of a call's end on this side, before its connection is seen to have ended, which it is after `after`.
+#[rstest]
+#[case::at_once(1, Some(Reason::Disconnected))]
+#[case::much_later(1000, None)]
+#[tokio::test(start_paused = true)]
+async fn a_call_that_ends_just_before_its_connection_was_taken_along_by_it(
+    #[case] after: u64,
+    #[case] reason: Option<Reason>,
+) {
+    let connection = Connection {
+        channel: tonic::transport::Endpoint::from_static("http://localhost").connect_lazy(),
+        gone: CancellationToken::new(),
+        stamp: None,
+        refusal: Arc::default(),
+    };
+    let gone = connection.gone.clone();
+    let wire = Wire::new(
+        "p".into(),
+        connection,
+        Arc::new(Counts::default()),
+        Arc::default(),
+    );
+    let broken = async { Err(Status::from_error("transport error".into())) };
+    let (result, ()) = tokio::join!(wire.answer::<()>(broken), async {
+        tokio::time::sleep(Duration::from_millis(after)).await;
+        gone.cancel();
+    });
+    assert_eq!(result.unwrap_err().failure.reason, reason);
 }
 
 #[tokio::test]

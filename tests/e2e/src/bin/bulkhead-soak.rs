@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context, Result};
 use bulkhead_e2e::soak::{self, Options};
-use bulkhead_harness::{Workspace, scenario};
+use bulkhead_harness::{Workspace, exit_code, scenario};
 use clap::Parser;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -42,16 +42,7 @@ fn main() -> Result<ExitCode> {
         let (mut interrupt, mut terminate) =
             (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
         tokio::select! {
-            played = scenario("soak", async |workspace| play(workspace, options).await) => {
-                match played {
-                    Ok(()) => Ok(ExitCode::SUCCESS),
-                    // Without the backtrace that an error from `main` may carry.
-                    Err(error) => {
-                        writeln!(io::stderr(), "{error:#}")?;
-                        Ok(ExitCode::FAILURE)
-                    }
-                }
-            }
+            played = scenario("soak", async |workspace| play(workspace, options).await) => Ok(exit_code(played)?),
             _ = interrupt.recv() => Ok(ExitCode::from(INTERRUPTED)),
             _ = terminate.recv() => Ok(ExitCode::from(INTERRUPTED)),
         }

@@ -13,6 +13,7 @@ use crate::cloud::{
 use crate::digest::Digest;
 use crate::fixtures::{description, service, territory};
 use crate::outcome::{Next, SLOW, WriteFailure};
+use crate::service::field::in_kubernetes;
 use crate::service::plan::{Conclusion, Performed, Standing, Step, Then, conclude};
 use crate::service::request::IntentReason;
 
@@ -37,6 +38,14 @@ fn ensured(outcome: Outcome) -> Ensured {
     }
 }
 
+/// That the address asked for cannot be had, as the border tells it of any Service.
+fn address_refused() -> Failure {
+    Failure {
+        message: format!("{}: is taken", in_kubernetes("spec.requested_addresses")),
+        ..failure(Some(Reason::InUse))
+    }
+}
+
 fn in_progress(retry_after: Option<u64>) -> Outcome {
     Outcome::InProgress {
         progress: "waiting for an address".to_owned(),
@@ -55,6 +64,34 @@ fn reasons(conclusion: &Conclusion) -> Vec<&'static str> {
 
 /// 5 to 30 minutes.
 const QUOTA: Backoff = Backoff::new(SLOW, Duration::from_secs(1800));
+
+#[rstest]
+#[case::of_a_new_one(Err(address_refused()))]
+#[case::of_one_that_stands(Ok(ensured(Outcome::Blocked(address_refused()))))]
+fn people_are_told_the_one_place_where_their_service_asks_for_the_address(
+    #[case] result: Result<Ensured, Failure>,
+) {
+    let mut service = service("s");
+    service.spec.requested_addresses = vec!["192.0.2.1".to_owned()];
+    let spec_digest = service.spec.digest(&description());
+    let result = result.map(|answer| {
+        Box::new(Ensured {
+            spec_digest,
+            ..answer
+        })
+    });
+    let case = Case::new().with(|it| it.spec = service.spec);
+    let conclusion = concluded(&case, Performed::Ensured(result));
+    let notes: Vec<_> = conclusion
+        .notices
+        .iter()
+        .map(|notice| notice.note.as_str())
+        .collect();
+    assert_eq!(
+        notes,
+        ["Error syncing load balancer: .spec.loadBalancerIP: is taken"]
+    );
+}
 
 #[rstest]
 #[case::done(Ok(ensured(Outcome::Done)), Then::Again, &["EnsuredLoadBalancer"], false)]
