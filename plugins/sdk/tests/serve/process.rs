@@ -81,6 +81,8 @@ async fn sigterm_without_a_session_ends_the_process_at_once() {
 async fn sigterm_with_a_session_drains() {
     let mut process = Process::start("", Stdio::null()).await;
     let host = connect(&process.path).await;
+    // A connection is a session once the process has taken it, which an answer shows.
+    assert!(host.status().await.conditions.is_empty());
     process.terminate();
     let draining = async || {
         let conditions = host.status().await.conditions;
