@@ -1,10 +1,11 @@
 //! Where a session writes what it knows of its process, and the owner reads it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bulkhead_core::clock::{Instant, Timestamp};
 use bulkhead_core::cloud::Description;
+use bulkhead_core::election::Epoch;
 use bulkhead_core::gate::Report;
 use tokio::sync::{Notify, watch};
 
@@ -20,7 +21,7 @@ use crate::plugin::{Observer, Settings};
 pub(crate) struct Board {
     settings: Arc<Settings>,
     observer: Arc<dyn Observer>,
-    facts: Mutex<Facts>,
+    facts: watch::Sender<Facts>,
     gatekeeper: Arc<Gatekeeper>,
     /// Calls go to this process.
     is_front: AtomicBool,
@@ -45,7 +46,7 @@ impl Board {
             is_front: AtomicBool::new(false),
             settings,
             observer,
-            facts: Mutex::default(),
+            facts: watch::Sender::new(Facts::default()),
             view: watch::Sender::new(SessionView::new()),
             link: watch::Sender::new(None),
             process: OnceLock::new(),
@@ -142,12 +143,24 @@ impl Board {
 
     /// Something about the live session changed.
     pub(crate) fn update(&self, change: impl FnOnce(&mut Facts)) {
-        let (state, reason) = {
-            let mut facts = self.facts();
-            change(&mut facts);
-            facts.state()
-        };
+        self.facts.send_modify(change);
+        let (state, reason) = self.facts.borrow().state();
         self.publish(state, reason);
+    }
+
+    /// The term that the process has taken and was not heard to be ready for.
+    pub(crate) fn unconfirmed(&self) -> Option<Epoch> {
+        self.facts.borrow().lead.unconfirmed().cloned()
+    }
+
+    /// Resolves when the process has taken a term other than `known` and was not heard to be ready for it.
+    pub(crate) async fn takes_other_than(&self, known: Option<&Epoch>) {
+        let is_news = |facts: &Facts| {
+            let taken = facts.lead.unconfirmed();
+            taken.is_some() && taken != known
+        };
+        // The sender lives in this value.
+        drop(self.facts.subscribe().wait_for(is_news).await);
     }
 
     /// The plugin describes itself anew within the session.
@@ -177,9 +190,5 @@ impl Board {
         if changed {
             self.changed.notify_one();
         }
-    }
-
-    fn facts(&self) -> MutexGuard<'_, Facts> {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -131,7 +131,7 @@ impl<'a> Told<'a> {
                     epoch: term.epoch.clone(),
                     ends,
                 }];
-                self.board.update(|facts| facts.lead = LeadFact::Granted);
+                self.board.update(|facts| facts.lead.take(&term.epoch));
                 Taken::Yes
             }
             Err(error) => self.not_taken(&error),

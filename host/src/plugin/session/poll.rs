@@ -36,9 +36,13 @@ const CONDITIONS_MAX: usize = 64;
 pub(crate) async fn poll(settings: &Settings, board: &Board, wire: &Wire) -> End {
     let mut misses = 0;
     loop {
+        let led = board.unconfirmed();
         let pause = match check(settings, wire).await {
             Ok(serving) => {
                 misses = 0;
+                if let Some(led) = led.as_ref().filter(|_| serving) {
+                    board.update(|facts| facts.lead.confirm(led));
+                }
                 if let Err(end) = read_status(settings, board, wire, serving).await {
                     return end;
                 }
@@ -58,7 +62,11 @@ pub(crate) async fn poll(settings: &Settings, board: &Board, wire: &Wire) -> End
                 settings.timing.poll
             }
         };
-        sleep(pause).await;
+        tokio::select! {
+            () = sleep(pause) => {}
+            // What it said before it was led is no answer to whether it is ready to be.
+            () = board.takes_other_than(led.as_ref()) => {}
+        }
     }
 }
 

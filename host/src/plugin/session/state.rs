@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use bulkhead_core::clock::Instant;
 use bulkhead_core::cloud::Description;
+use bulkhead_core::election::Epoch;
 
 use crate::clock;
 
@@ -188,8 +189,37 @@ pub(crate) enum LeadFact {
     None,
     /// It would not take it.
     Refused(String),
-    /// It has one.
-    Granted,
+    /// It has one of this term, and has not been heard to be ready since: the term may have to be prepared.
+    Taken(Epoch),
+    /// It has one of this term, and was ready for it.
+    Granted(Epoch),
+}
+
+impl LeadFact {
+    /// The plugin takes a `Lead` of `epoch`. Only the first of a term makes it prepare anything.
+    pub(super) fn take(&mut self, epoch: &Epoch) {
+        match self {
+            Self::Taken(known) | Self::Granted(known) if known == epoch => {}
+            Self::None | Self::Refused(_) | Self::Taken(_) | Self::Granted(_) => {
+                *self = Self::Taken(epoch.clone());
+            }
+        }
+    }
+
+    /// The term that the plugin has taken and was not heard to be ready for.
+    pub(super) const fn unconfirmed(&self) -> Option<&Epoch> {
+        match self {
+            Self::Taken(epoch) => Some(epoch),
+            Self::None | Self::Refused(_) | Self::Granted(_) => None,
+        }
+    }
+
+    /// The plugin is ready: it was asked after it had taken `asked_for`.
+    pub(super) fn confirm(&mut self, asked_for: &Epoch) {
+        if self.unconfirmed() == Some(asked_for) {
+            *self = Self::Granted(asked_for.clone());
+        }
+    }
 }
 
 impl Facts {
@@ -208,10 +238,10 @@ impl Facts {
             return (SessionState::Warming, self.unready.clone());
         }
         match (&self.lead, &self.trouble) {
-            (LeadFact::None, _) => (SessionState::Standby, String::new()),
+            (LeadFact::None | LeadFact::Taken(_), _) => (SessionState::Standby, String::new()),
             (LeadFact::Refused(why), _) => (SessionState::Standby, why.clone()),
-            (LeadFact::Granted, Some(trouble)) => (SessionState::Degraded, trouble.clone()),
-            (LeadFact::Granted, None) => (SessionState::Active, String::new()),
+            (LeadFact::Granted(_), Some(trouble)) => (SessionState::Degraded, trouble.clone()),
+            (LeadFact::Granted(_), None) => (SessionState::Active, String::new()),
         }
     }
 }
@@ -241,9 +271,43 @@ mod tests {
     fn well() -> Facts {
         Facts {
             serving: true,
-            lead: LeadFact::Granted,
+            lead: LeadFact::Granted(epoch(1)),
             ..Facts::default()
         }
+    }
+
+    fn epoch(transitions: i64) -> Epoch {
+        Epoch {
+            lease_uid: "lease".to_owned(),
+            transitions,
+        }
+    }
+
+    #[rstest]
+    #[case::is_ready(LeadFact::Taken(epoch(1)), 1, LeadFact::Granted(epoch(1)))]
+    #[case::was_asked_before_this_term(LeadFact::Taken(epoch(2)), 1, LeadFact::Taken(epoch(2)))]
+    #[case::was_known(LeadFact::Granted(epoch(1)), 1, LeadFact::Granted(epoch(1)))]
+    #[case::gave_it_back_meanwhile(LeadFact::None, 1, LeadFact::None)]
+    fn a_plugin_is_ready_for_the_term_that_it_was_asked_about(
+        #[case] mut lead: LeadFact,
+        #[case] asked_for: i64,
+        #[case] then: LeadFact,
+    ) {
+        lead.confirm(&epoch(asked_for));
+        assert_eq!(lead, then);
+    }
+
+    #[rstest]
+    #[case::the_first(LeadFact::None, LeadFact::Taken(epoch(1)))]
+    #[case::at_last(LeadFact::Refused("taken".into()), LeadFact::Taken(epoch(1)))]
+    #[case::a_renewal(LeadFact::Granted(epoch(1)), LeadFact::Granted(epoch(1)))]
+    #[case::another_term(LeadFact::Granted(epoch(0)), LeadFact::Taken(epoch(1)))]
+    fn only_the_first_lead_of_a_term_has_to_be_confirmed(
+        #[case] mut lead: LeadFact,
+        #[case] then: LeadFact,
+    ) {
+        lead.take(&epoch(1));
+        assert_eq!(lead, then);
     }
 
     #[rstest]
@@ -253,6 +317,9 @@ mod tests {
         Facts { serving: false, unready: "lock held".into(), ..well() }, SessionState::Warming, "lock held"
     )]
     #[case::ready_without_a_lead(Facts { lead: LeadFact::None, ..well() }, SessionState::Standby, "")]
+    #[case::ready_before_it_was_led(
+        Facts { lead: LeadFact::Taken(epoch(1)), ..well() }, SessionState::Standby, ""
+    )]
     #[case::another_host_leads_it(
         Facts { lead: LeadFact::Refused("taken".into()), ..well() }, SessionState::Standby, "taken"
     )]

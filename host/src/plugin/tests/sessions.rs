@@ -233,6 +233,28 @@ async fn a_plugin_that_is_not_ready_is_warming_although_it_leads() {
 }
 
 #[tokio::test]
+async fn a_plugin_that_was_ready_before_it_was_led_is_asked_again_before_it_gets_work() {
+    let folder = TempDir::new().unwrap();
+    let server = Server::start(&folder.path().join("p.sock"), Scripted::new(|_| {}));
+    let endpoint = Endpoint::Unix(server.socket.clone());
+    let host = Host::start(endpoint, Standing::Standby, |settings| {
+        settings.timing.poll = Duration::from_hours(1);
+    });
+    host.is(SessionState::Standby).await;
+    // As it is while a plugin prepares its first term.
+    server
+        .plugin
+        .adapt(|script| script.health = ServingStatus::NotServing);
+    host.standing.send_replace(Standing::Leading(term(1)));
+    let next = host.sees(|view| view.state != SessionState::Standby).await;
+    assert_eq!(next.state, SessionState::Warming);
+    server
+        .plugin
+        .adapt(|script| script.health = ServingStatus::Serving);
+    host.is(SessionState::Active).await;
+}
+
+#[tokio::test]
 async fn a_reported_trouble_degrades_and_its_end_heals() {
     use v1::{ConditionStatus::False, PluginConditionType::CredentialsValid};
     let (host, server, _folder) = active(|_| {}).await;
