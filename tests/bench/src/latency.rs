@@ -7,7 +7,7 @@ mod through_host;
 mod through_tonic;
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -19,15 +19,16 @@ use clap::Args;
 pub(crate) use self::serve::Serve;
 
 use self::load::Round;
+use self::question::Question;
 use self::serve::Kind;
 use self::through_host::ThroughHost;
 use self::through_tonic::TonicCaller;
 use crate::sample::median;
 use crate::say;
 
-/// What half of the calls through the host may take at the most, one at a time.
+/// What half of the small calls through the host may take at the most, one at a time.
 const P50_MOST: Duration = Duration::from_micros(150);
-/// With [`load::IN_FLIGHT`] in flight, the least that may pass through the host of what passes from tonic to tonic: 50,000
+/// With [`load::IN_FLIGHT`] small ones in flight, the least that may pass through the host of what passes from tonic to tonic: 50,000
 /// calls a second on a machine where tonic alone makes 84,000.
 const RATE_LEAST: f64 = 50.0 / 84.0;
 /// For what works at once.
@@ -53,32 +54,55 @@ pub(crate) async fn run(options: Options) -> Result<()> {
     let (_bare, bare_socket) = start(&workspace, Kind::Bare, options.threads).await?;
     let (_plugin, plugin_socket) = start(&workspace, Kind::Plugin, options.threads).await?;
     let host = ThroughHost::start(&plugin_socket).await?;
-    let bare = TonicCaller::connect(&bare_socket).await?;
-    let to_plugin = TonicCaller::connect(&plugin_socket).await?;
-    say(question::sizes())?;
     say(format!(
-        "median of {} rounds of {} s each; the caller in one process, the called in another, threads for each: {}\n",
+        "GetInstances over a unix socket; median of {} rounds of {} s each; the caller in one process, the called in \
+         another, threads for each: {}\n",
         options.rounds, options.seconds, options.threads
     ))?;
 
-    let lasting = Duration::from_secs(options.seconds);
-    let (mut bares, mut plugins, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..options.rounds {
-        bares.push(load::round(&bare, lasting).await?);
-        plugins.push(load::round(&to_plugin, lasting).await?);
-        hosts.push(load::round(host.caller(), lasting).await?);
-    }
-    let (figures, floor) = (Figures::of(&hosts)?, Figures::of(&bares)?);
-    say(format!(
-        "{:34} {:>9} {:>9} {:>9} {:>14}",
-        "", "p50", "p99", "p99.9", "64 in flight"
-    ))?;
-    say(row("tonic to tonic", &floor))?;
-    say(row("tonic to a plugin on the SDK", &Figures::of(&plugins)?))?;
-    say(row("the host to a plugin on the SDK", &figures))?;
-    say(ratio(&figures, &floor))?;
+    let ways = Ways {
+        bare: &bare_socket,
+        plugin: &plugin_socket,
+        host: &host,
+    };
+    let (figures, floor) = ways.measure(Question::Small, &options).await?;
+    ways.measure(Question::Joined, &options).await?;
     host.end().await?;
     judge(&figures, &floor)
+}
+
+/// The ways that a question takes.
+struct Ways<'a> {
+    bare: &'a Path,
+    plugin: &'a Path,
+    host: &'a ThroughHost,
+}
+
+impl Ways<'_> {
+    /// Measures all three, and says what they come to; that of the host, and that of tonic alone.
+    async fn measure(&self, question: Question, options: &Options) -> Result<(Figures, Figures)> {
+        let bare = TonicCaller::connect(self.bare, question).await?;
+        let to_plugin = TonicCaller::connect(self.plugin, question).await?;
+        let through_host = self.host.caller(question);
+        let lasting = Duration::from_secs(options.seconds);
+        let (mut bares, mut plugins, mut hosts) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..options.rounds {
+            bares.push(load::round(&bare, lasting).await?);
+            plugins.push(load::round(&to_plugin, lasting).await?);
+            hosts.push(load::round(&through_host, lasting).await?);
+        }
+        let (host, floor) = (Figures::of(&hosts)?, Figures::of(&bares)?);
+        say(question)?;
+        say(format!(
+            "{:34} {:>9} {:>9} {:>9} {:>14}",
+            "", "p50", "p99", "p99.9", "64 in flight"
+        ))?;
+        say(row("tonic to tonic", &floor))?;
+        say(row("tonic to a plugin on the SDK", &Figures::of(&plugins)?))?;
+        say(row("the host to a plugin on the SDK", &host))?;
+        say(ratio(&host, &floor))?;
+        Ok((host, floor))
+    }
 }
 
 /// Starts a process that answers, and waits until it does.

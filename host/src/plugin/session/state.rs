@@ -302,10 +302,7 @@ mod tests {
     #[case::at_last(LeadFact::Refused("taken".into()), LeadFact::Taken(epoch(1)))]
     #[case::a_renewal(LeadFact::Granted(epoch(1)), LeadFact::Granted(epoch(1)))]
     #[case::another_term(LeadFact::Granted(epoch(0)), LeadFact::Taken(epoch(1)))]
-    fn only_the_first_lead_of_a_term_has_to_be_confirmed(
-        #[case] mut lead: LeadFact,
-        #[case] then: LeadFact,
-    ) {
+    fn only_the_first_lead_of_a_term_has_to_be_confirmed(#[case] mut lead: LeadFact, #[case] then: LeadFact) {
         lead.take(&epoch(1));
         assert_eq!(lead, then);
     }

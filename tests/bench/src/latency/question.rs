@@ -1,6 +1,7 @@
-//! The one question that is asked, and its answer: what the host asks of a node that has just joined.
+//! The questions that are asked, and their answers.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
@@ -13,15 +14,23 @@ use prost::Message as _;
 
 const NAME: &str = "node-1.example.com";
 const UID: &str = "0b3c3f8e-5a0f-4a5e-8d53-6f0a3a9d1c55";
+const PROVIDER_ID: &str = "bench://i-0123456789abcdef0";
 const ADDRESS: &str = "192.0.2.7";
+const EVERYTHING: [v1::Aspect; 3] = [v1::Aspect::Existence, v1::Aspect::Power, v1::Aspect::Metadata];
 const TAINT: [&str; 3] = [
     "node.cloudprovider.kubernetes.io/uninitialized",
     "true",
     "NoSchedule",
 ];
 
-/// All that the host wants to know of instances.
-pub(super) const ASPECTS: [Aspect; 3] = [Aspect::Existence, Aspect::Power, Aspect::Metadata];
+/// What is asked about one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Question {
+    /// Whether the instance of a node exists of which nothing is told but its names: as little as a call can carry.
+    Small,
+    /// All that the host wants to know of a node that has just joined, told with what a kubelet registers.
+    Joined,
+}
 
 /// The cluster that asks.
 pub(super) fn cluster() -> Cluster {
@@ -31,79 +40,116 @@ pub(super) fn cluster() -> Cluster {
     }
 }
 
-/// The node as the host holds it, with what a kubelet registers.
-pub(super) fn node() -> Arc<NodeView> {
-    let [key, value, effect] = TAINT.map(ToOwned::to_owned);
-    let address = |kind, address: &str| NodeAddress {
-        kind,
-        address: address.to_owned(),
-    };
-    Arc::new(NodeView {
-        name: NodeName(NAME.to_owned()),
-        uid: Uid(UID.to_owned()),
-        resource_version: "4711".to_owned(),
-        created_at: Timestamp(0),
-        deleting: false,
-        labels: labels(),
-        annotations: BTreeMap::new(),
-        provider_id: None,
-        taints: vec![Taint {
-            key,
-            value: Some(value),
-            effect,
-            time_added: None,
-        }],
-        pod_cidrs: Vec::new(),
-        unschedulable: false,
-        addresses: vec![
-            address(AddressType::InternalIp, ADDRESS),
-            address(AddressType::Hostname, NAME),
-        ],
-        conditions: Vec::new(),
-        system_uuid: UID.to_owned(),
-    })
-}
+impl Question {
+    pub(super) const ALL: [Self; 2] = [Self::Small, Self::Joined];
 
-/// The same question as it goes over the wire.
-pub(super) fn request() -> v1::GetInstancesRequest {
-    let [key, value, effect] = TAINT.map(ToOwned::to_owned);
-    let node = v1::Node {
-        name: NAME.to_owned(),
-        uid: UID.to_owned(),
-        labels: labels(),
-        addresses: addresses(),
-        taints: vec![v1::Taint { key, value, effect }],
-        system_uuid: UID.to_owned(),
-        created_at: Some(prost_types::Timestamp::default()),
-        ..v1::Node::default()
-    };
-    let cluster = cluster();
-    v1::GetInstancesRequest {
-        cluster: Some(v1::Cluster {
-            uid: cluster.uid,
-            name: cluster.name,
-        }),
-        nodes: vec![node],
-        aspects: [v1::Aspect::Existence, v1::Aspect::Power, v1::Aspect::Metadata]
-            .map(Into::into)
-            .to_vec(),
-        max_age: Some(prost_types::Duration::default()),
+    /// What the host wants to know.
+    pub(super) const fn aspects(self) -> &'static [Aspect] {
+        match self {
+            Self::Small => &[Aspect::Existence],
+            Self::Joined => &[Aspect::Existence, Aspect::Power, Aspect::Metadata],
+        }
+    }
+
+    /// The node as the host holds it.
+    pub(super) fn node(self) -> Arc<NodeView> {
+        let [key, value, effect] = TAINT.map(ToOwned::to_owned);
+        let address = |kind, address: &str| NodeAddress {
+            kind,
+            address: address.to_owned(),
+        };
+        let small = NodeView {
+            name: NodeName(NAME.to_owned()),
+            uid: Uid(UID.to_owned()),
+            resource_version: "4711".to_owned(),
+            created_at: Timestamp(0),
+            deleting: false,
+            labels: BTreeMap::new(),
+            annotations: BTreeMap::new(),
+            provider_id: Some(PROVIDER_ID.to_owned()),
+            taints: Vec::new(),
+            pod_cidrs: Vec::new(),
+            unschedulable: false,
+            addresses: Vec::new(),
+            conditions: Vec::new(),
+            system_uuid: String::new(),
+        };
+        Arc::new(match self {
+            Self::Small => small,
+            Self::Joined => NodeView {
+                provider_id: None,
+                labels: labels(),
+                taints: vec![Taint {
+                    key,
+                    value: Some(value),
+                    effect,
+                    time_added: None,
+                }],
+                addresses: vec![
+                    address(AddressType::InternalIp, ADDRESS),
+                    address(AddressType::Hostname, NAME),
+                ],
+                system_uuid: UID.to_owned(),
+                ..small
+            },
+        })
+    }
+
+    /// The same question as it goes over the wire.
+    pub(super) fn request(self) -> v1::GetInstancesRequest {
+        let [key, value, effect] = TAINT.map(ToOwned::to_owned);
+        let small = v1::Node {
+            name: NAME.to_owned(),
+            uid: UID.to_owned(),
+            provider_id: PROVIDER_ID.to_owned(),
+            created_at: Some(prost_types::Timestamp::default()),
+            ..v1::Node::default()
+        };
+        let (node, aspects) = match self {
+            Self::Small => (small, vec![v1::Aspect::Existence.into()]),
+            Self::Joined => (
+                v1::Node {
+                    provider_id: String::new(),
+                    labels: labels(),
+                    addresses: addresses(),
+                    taints: vec![v1::Taint { key, value, effect }],
+                    system_uuid: UID.to_owned(),
+                    ..small
+                },
+                EVERYTHING.map(Into::into).to_vec(),
+            ),
+        };
+        let cluster = cluster();
+        v1::GetInstancesRequest {
+            cluster: Some(v1::Cluster {
+                uid: cluster.uid,
+                name: cluster.name,
+            }),
+            nodes: vec![node],
+            aspects,
+            max_age: Some(prost_types::Duration::default()),
+        }
     }
 }
 
-/// The answer: one instance for each node asked about.
+/// The answer: one instance for each node asked about, with what is asked of it.
 pub(super) fn answer(request: v1::GetInstancesRequest) -> v1::GetInstancesResponse {
-    let answer = |node: v1::Node| v1::InstanceResult {
-        result: Some(v1::instance_result::Result::Found(instance(node.name.clone()))),
-        node_name: node.name,
-        node_uid: node.uid,
+    let is_all = request.aspects.len() == EVERYTHING.len();
+    let answer = |node: v1::Node| {
+        let name = node.name.clone();
+        let found = if is_all { instance(name) } else { existing(name) };
+        v1::InstanceResult {
+            result: Some(v1::instance_result::Result::Found(found)),
+            node_name: node.name,
+            node_uid: node.uid,
+        }
     };
     v1::GetInstancesResponse {
         results: request.nodes.into_iter().map(answer).collect(),
     }
 }
 
-/// Whether an answer is the one to [`request`], as far as a caller of tonic would look.
+/// Whether an answer is the one to the request, as far as a caller of tonic would look.
 pub(super) fn check(response: &v1::GetInstancesResponse) -> Result<()> {
     let found = response.results.iter().all(|result| result.node_name == NAME);
     ensure!(
@@ -113,27 +159,40 @@ pub(super) fn check(response: &v1::GetInstancesResponse) -> Result<()> {
     Ok(())
 }
 
-/// What travels, for people.
-pub(super) fn sizes() -> String {
-    format!(
-        "GetInstances about one node over a unix socket: {} bytes there, {} back",
-        request().encoded_len(),
-        answer(request()).encoded_len()
-    )
+impl fmt::Display for Question {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (there, back) = (self.request(), answer(self.request()));
+        let what = match self {
+            Self::Small => "whether one instance exists",
+            Self::Joined => "all about a node that has just joined",
+        };
+        write!(
+            formatter,
+            "{what}: {} bytes there, {} back",
+            there.encoded_len(),
+            back.encoded_len()
+        )
+    }
+}
+
+fn existing(name: String) -> v1::Instance {
+    v1::Instance {
+        provider_id: PROVIDER_ID.to_owned(),
+        instance_id: "i-0123456789abcdef0".to_owned(),
+        name,
+        ..v1::Instance::default()
+    }
 }
 
 fn instance(name: String) -> v1::Instance {
     v1::Instance {
-        provider_id: "bench://i-0123456789abcdef0".to_owned(),
-        instance_id: "i-0123456789abcdef0".to_owned(),
-        name,
         instance_type: "m1.large".to_owned(),
         zone: "here-1a".to_owned(),
         region: "here-1".to_owned(),
         addresses: addresses(),
         address_source: v1::AddressSource::Cloud.into(),
         power_state: v1::PowerState::Running.into(),
-        ..v1::Instance::default()
+        ..existing(name)
     }
 }
 

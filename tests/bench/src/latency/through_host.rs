@@ -20,8 +20,9 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::SOON;
 use super::load::{Caller, IN_FLIGHT};
-use super::{SOON, question};
+use super::question::{self, Question};
 
 /// No bound that is met, and one that is counted in each call all the same.
 const RATE: f64 = 1e7;
@@ -31,7 +32,7 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// The runtime of one plugin, as a host has it.
 pub(super) struct ThroughHost {
-    caller: HostCaller,
+    plugin: PluginHandle,
     tasks: Tasks,
     _standing: watch::Sender<Standing>,
 }
@@ -66,17 +67,18 @@ impl ThroughHost {
         let active = timeout(SOON, view.wait_for(|view| view.state == SessionState::Active));
         active.await.context("the plugin's session does not begin")??;
         Ok(Self {
-            caller: HostCaller {
-                plugin,
-                nodes: Arc::new([question::node()]),
-            },
+            plugin,
             tasks,
             _standing: standing,
         })
     }
 
-    pub(super) const fn caller(&self) -> &HostCaller {
-        &self.caller
+    pub(super) fn caller(&self, question: Question) -> HostCaller {
+        HostCaller {
+            plugin: self.plugin.clone(),
+            question,
+            nodes: Arc::new([question.node()]),
+        }
     }
 
     /// Ends the session.
@@ -89,6 +91,7 @@ impl ThroughHost {
 #[derive(Clone)]
 pub(super) struct HostCaller {
     plugin: PluginHandle,
+    question: Question,
     nodes: Arc<[Arc<NodeView>; 1]>,
 }
 
@@ -96,7 +99,7 @@ impl Caller for HostCaller {
     async fn call(&self) -> Result<()> {
         let answers = self
             .plugin
-            .get_instances(&*self.nodes, &question::ASPECTS, Duration::ZERO);
+            .get_instances(&*self.nodes, self.question.aspects(), Duration::ZERO);
         match answers.await {
             Ok(answers) if matches!(answers[..], [InstanceAnswer::Found(_)]) => Ok(()),
             other => bail!("not the answer: {other:?}"),

@@ -12,7 +12,7 @@ use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
 use super::load::Caller;
-use super::question;
+use super::question::{self, Question};
 
 /// A client on a connection of its own.
 #[derive(Clone)]
@@ -22,7 +22,7 @@ pub(super) struct TonicCaller {
 }
 
 impl TonicCaller {
-    pub(super) async fn connect(socket: &Path) -> Result<Self> {
+    pub(super) async fn connect(socket: &Path, question: Question) -> Result<Self> {
         let socket = socket.to_owned();
         let connector = service_fn(move |_| {
             let socket = socket.clone();
@@ -35,7 +35,7 @@ impl TonicCaller {
             .context("connect")?;
         Ok(Self {
             client: CloudProviderClient::new(channel),
-            request: Arc::new(question::request()),
+            request: Arc::new(question.request()),
         })
     }
 }
