@@ -24,8 +24,8 @@ pub(crate) type Client = CloudProviderClient<Channel>;
 /// A method of the client, for [`Wire::send`]. Its future is large, so it lives on the heap.
 macro_rules! rpc {
     ($method:ident) => {
-        |mut client: $crate::plugin::call::Client, request| async move {
-            Box::pin(client.$method(request)).await
+        |mut client: $crate::plugin::call::Client, request| {
+            Box::pin(async move { client.$method(request).await })
         }
     };
 }

@@ -52,11 +52,16 @@ impl PluginHandle {
             max_age,
             patience: Patience::new(self.settings.timing.read),
         };
-        let calls: Vec<BoxFuture<'_, Vec<Part<'_>>>> = batches(nodes, limit)
-            .into_iter()
-            .map(|batch| self.ask_batch(&link, batch, &question).boxed())
-            .collect();
-        let parts = stream::iter(calls).buffered(BATCHES).concat().await;
+        let parts = match *batches(nodes, limit) {
+            [batch] => self.ask_batch(&link, batch, &question).await,
+            ref batches => {
+                let calls: Vec<BoxFuture<'_, Vec<Part<'_>>>> = batches
+                    .iter()
+                    .map(|batch| self.ask_batch(&link, batch, &question).boxed())
+                    .collect();
+                stream::iter(calls).buffered(BATCHES).concat().await
+            }
+        };
         let all_failed = parts.iter().all(|part| part.answers.is_err());
         match parts.iter().find_map(|part| part.answers.as_ref().err()) {
             Some(failure) if all_failed => Err(failure.clone()),
@@ -74,8 +79,9 @@ impl PluginHandle {
         let (left, right) = batch.split_at(batch.len() / 2);
         let parts = match self.ask(link, batch, question).await {
             Err(error) if batch.len() > 1 && error.might_pass_in_parts() => {
-                let halves = (self.ask(link, left, question), self.ask(link, right, question));
-                let answers = future::join(halves.0, halves.1).await;
+                let halves = future::join(self.ask(link, left, question), self.ask(link, right, question));
+                // Rare, and larger than all else here.
+                let answers = halves.boxed().await;
                 vec![(left, answers.0), (right, answers.1)]
             }
             whole => vec![(batch, whole)],

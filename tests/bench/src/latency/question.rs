@@ -41,8 +41,6 @@ pub(super) fn cluster() -> Cluster {
 }
 
 impl Question {
-    pub(super) const ALL: [Self; 2] = [Self::Small, Self::Joined];
-
     /// What the host wants to know.
     pub(super) const fn aspects(self) -> &'static [Aspect] {
         match self {
