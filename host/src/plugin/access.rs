@@ -52,14 +52,21 @@ pub(crate) struct LinkUse(Arc<Link>);
 
 impl LinkUse {
     fn new(link: Arc<Link>) -> Self {
-        link.users.send_modify(|users| *users += 1);
+        // Who waits waits for the last to go.
+        link.users.send_if_modified(|users| {
+            *users += 1;
+            false
+        });
         Self(link)
     }
 }
 
 impl Drop for LinkUse {
     fn drop(&mut self) {
-        self.0.users.send_modify(|users| *users = users.saturating_sub(1));
+        self.0.users.send_if_modified(|users| {
+            *users = users.saturating_sub(1);
+            *users == 0
+        });
     }
 }
 

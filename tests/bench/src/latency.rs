@@ -30,7 +30,7 @@ use crate::say;
 const P50_MOST: Duration = Duration::from_micros(150);
 /// With [`load::IN_FLIGHT`] small ones in flight, the least that may pass through the host of what passes from tonic to tonic: 50,000
 /// calls a second on a machine where tonic alone makes 84,000.
-const RATE_LEAST: f64 = 50.0 / 84.0;
+const SHARE_LEAST: f64 = 50.0 / 84.0;
 /// For what works at once.
 const SOON: Duration = Duration::from_secs(10);
 
@@ -65,10 +65,10 @@ pub(crate) async fn run(options: Options) -> Result<()> {
         plugin: &plugin_socket,
         host: &host,
     };
-    let (figures, floor) = ways.measure(Question::Small, &options).await?;
+    let (p50, share) = ways.measure(Question::Small, &options).await?;
     ways.measure(Question::Joined, &options).await?;
     host.end().await?;
-    judge(&figures, &floor)
+    judge(p50, share)
 }
 
 /// The ways that a question takes.
@@ -79,8 +79,9 @@ struct Ways<'a> {
 }
 
 impl Ways<'_> {
-    /// Measures all three, and says what they come to; that of the host, and that of tonic alone.
-    async fn measure(&self, question: Question, options: &Options) -> Result<(Figures, Figures)> {
+    /// Measures all three, and says what they come to. Half of the calls through the host take so long, and with many in
+    /// flight that share of what passes from tonic to tonic passes through it.
+    async fn measure(&self, question: Question, options: &Options) -> Result<(Duration, f64)> {
         let bare = TonicCaller::connect(self.bare, question).await?;
         let to_plugin = TonicCaller::connect(self.plugin, question).await?;
         let through_host = self.host.caller(question);
@@ -92,6 +93,12 @@ impl Ways<'_> {
             hosts.push(load::round(&through_host, lasting).await?);
         }
         let (host, floor) = (Figures::of(&hosts)?, Figures::of(&bares)?);
+        // Of each round: what else the machine does changes from one to the next.
+        let shares = hosts
+            .iter()
+            .zip(&bares)
+            .map(|(host, bare)| share(host.rate, bare.rate));
+        let share = median(shares).context("no round")?;
         say(question)?;
         say(format!(
             "{:34} {:>9} {:>9} {:>9} {:>14}",
@@ -100,8 +107,8 @@ impl Ways<'_> {
         say(row("tonic to tonic", &floor))?;
         say(row("tonic to a plugin on the SDK", &Figures::of(&plugins)?))?;
         say(row("the host to a plugin on the SDK", &host))?;
-        say(ratio(&host, &floor))?;
-        Ok((host, floor))
+        say(ratio(&host, &floor, share))?;
+        Ok((host.p50, share))
     }
 }
 
@@ -121,6 +128,11 @@ async fn start(workspace: &Workspace, kind: Kind, threads: NonZeroUsize) -> Resu
     })
     .await?;
     Ok((process, socket))
+}
+
+/// How much of the rate `whole` is `part`.
+fn share(part: f64, whole: f64) -> f64 {
+    part / whole.max(f64::MIN_POSITIVE)
 }
 
 /// The medians of some rounds.
@@ -156,31 +168,29 @@ fn row(name: &str, figures: &Figures) -> String {
     )
 }
 
-fn ratio(host: &Figures, bare: &Figures) -> String {
+fn ratio(host: &Figures, bare: &Figures, share: f64) -> String {
     let of = |one: Duration, other: Duration| one.as_secs_f64() / other.as_secs_f64().max(f64::MIN_POSITIVE);
     format!(
-        "{:34} {:>9.2} {:>9.2} {:>9.2} {:>14.2}\n",
+        "{:34} {:>9.2} {:>9.2} {:>9.2} {share:>14.2}\n",
         "  of tonic to tonic",
         of(host.p50, bare.p50),
         of(host.p99, bare.p99),
         of(host.p999, bare.p999),
-        host.rate / bare.rate.max(f64::MIN_POSITIVE)
     )
 }
 
-fn judge(host: &Figures, floor: &Figures) -> Result<()> {
-    let rate = host.rate / floor.rate.max(f64::MIN_POSITIVE);
+fn judge(p50: Duration, share: f64) -> Result<()> {
     let bounds = [
         (
-            format!("p50 through the host: {:?}, at most {P50_MOST:?}", host.p50),
-            host.p50 <= P50_MOST,
+            format!("p50 through the host: {p50:?}, at most {P50_MOST:?}"),
+            p50 <= P50_MOST,
         ),
         (
             format!(
-                "through the host with {} in flight: {rate:.2} of tonic to tonic, at least {RATE_LEAST:.2}",
+                "through the host with {} in flight: {share:.2} of tonic to tonic, at least {SHARE_LEAST:.2}",
                 load::IN_FLIGHT
             ),
-            rate >= RATE_LEAST,
+            share >= SHARE_LEAST,
         ),
     ];
     for (bound, holds) in &bounds {
@@ -194,22 +204,12 @@ fn judge(host: &Figures, floor: &Figures) -> Result<()> {
 mod tests {
     use super::*;
 
-    fn figures(p50: u64, rate: f64) -> Figures {
-        let time = Duration::from_micros(p50);
-        Figures {
-            p50: time,
-            p99: time * 2,
-            p999: time * 3,
-            rate,
-        }
-    }
-
     #[rstest::rstest]
     #[case::both_hold(150, 50_000.0, true)]
     #[case::slow(151, 50_000.0, false)]
     #[case::few(150, 49_999.0, false)]
-    fn a_bound_that_is_missed_fails_the_run(#[case] p50: u64, #[case] rate: f64, #[case] holds: bool) {
-        let floor = figures(92, 84_000.0);
-        assert_eq!(judge(&figures(p50, rate), &floor).is_ok(), holds);
+    fn a_bound_that_is_missed_fails_the_run(#[case] micros: u64, #[case] rate: f64, #[case] holds: bool) {
+        let share = share(rate, 84_000.0);
+        assert_eq!(judge(Duration::from_micros(micros), share).is_ok(), holds);
     }
 }
