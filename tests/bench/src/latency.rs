@@ -28,8 +28,8 @@ use crate::say;
 
 /// What half of the small calls through the host may take at the most, one at a time.
 const P50_MOST: Duration = Duration::from_micros(150);
-/// With [`load::IN_FLIGHT`] small ones in flight, the least that may pass through the host of what passes from tonic to tonic: 50,000
-/// calls a second on a machine where tonic alone makes 84,000.
+/// With [`load::IN_FLIGHT`] small ones in flight, the least that may pass through the host of what passes from tonic to
+/// tonic: 50,000 calls a second on a machine where tonic alone makes 84,000.
 const SHARE_LEAST: f64 = 50.0 / 84.0;
 /// For what works at once.
 const SOON: Duration = Duration::from_secs(10);
@@ -130,7 +130,7 @@ async fn start(workspace: &Workspace, kind: Kind, threads: NonZeroUsize) -> Resu
     Ok((process, socket))
 }
 
-/// How much of the rate `whole` is `part`.
+/// How much of `whole` is `part`.
 fn share(part: f64, whole: f64) -> f64 {
     part / whole.max(f64::MIN_POSITIVE)
 }
@@ -169,7 +169,7 @@ fn row(name: &str, figures: &Figures) -> String {
 }
 
 fn ratio(host: &Figures, bare: &Figures, share: f64) -> String {
-    let of = |one: Duration, other: Duration| one.as_secs_f64() / other.as_secs_f64().max(f64::MIN_POSITIVE);
+    let of = |one: Duration, other: Duration| self::share(one.as_secs_f64(), other.as_secs_f64());
     format!(
         "{:34} {:>9.2} {:>9.2} {:>9.2} {share:>14.2}\n",
         "  of tonic to tonic",

@@ -16,7 +16,6 @@ const NAME: &str = "node-1.example.com";
 const UID: &str = "0b3c3f8e-5a0f-4a5e-8d53-6f0a3a9d1c55";
 const PROVIDER_ID: &str = "bench://i-0123456789abcdef0";
 const ADDRESS: &str = "192.0.2.7";
-const EVERYTHING: [v1::Aspect; 3] = [v1::Aspect::Existence, v1::Aspect::Power, v1::Aspect::Metadata];
 const TAINT: [&str; 3] = [
     "node.cloudprovider.kubernetes.io/uninitialized",
     "true",
@@ -49,73 +48,34 @@ impl Question {
         }
     }
 
-    /// The node as the host holds it.
+    /// The node as the host holds it: what the wire has of it, and nothing else.
     pub(super) fn node(self) -> Arc<NodeView> {
-        let [key, value, effect] = TAINT.map(ToOwned::to_owned);
-        let address = |kind, address: &str| NodeAddress {
-            kind,
-            address: address.to_owned(),
-        };
-        let small = NodeView {
-            name: NodeName(NAME.to_owned()),
-            uid: Uid(UID.to_owned()),
+        let node = self.wire_node();
+        let text = |text: String| Some(text).filter(|text| !text.is_empty());
+        Arc::new(NodeView {
+            name: NodeName(node.name),
+            uid: Uid(node.uid),
             resource_version: "4711".to_owned(),
             created_at: Timestamp(0),
             deleting: false,
-            labels: BTreeMap::new(),
-            annotations: BTreeMap::new(),
-            provider_id: Some(PROVIDER_ID.to_owned()),
-            taints: Vec::new(),
-            pod_cidrs: Vec::new(),
-            unschedulable: false,
-            addresses: Vec::new(),
+            labels: node.labels,
+            annotations: node.annotations,
+            provider_id: text(node.provider_id),
+            taints: node.taints.into_iter().map(taint).collect(),
+            pod_cidrs: node.pod_cidrs,
+            unschedulable: node.unschedulable,
+            addresses: node.addresses.into_iter().map(address).collect(),
             conditions: Vec::new(),
-            system_uuid: String::new(),
-        };
-        Arc::new(match self {
-            Self::Small => small,
-            Self::Joined => NodeView {
-                provider_id: None,
-                labels: labels(),
-                taints: vec![Taint {
-                    key,
-                    value: Some(value),
-                    effect,
-                    time_added: None,
-                }],
-                addresses: vec![
-                    address(AddressType::InternalIp, ADDRESS),
-                    address(AddressType::Hostname, NAME),
-                ],
-                system_uuid: UID.to_owned(),
-                ..small
-            },
+            system_uuid: node.system_uuid,
         })
     }
 
     /// The same question as it goes over the wire.
     pub(super) fn request(self) -> v1::GetInstancesRequest {
-        let [key, value, effect] = TAINT.map(ToOwned::to_owned);
-        let small = v1::Node {
-            name: NAME.to_owned(),
-            uid: UID.to_owned(),
-            provider_id: PROVIDER_ID.to_owned(),
-            created_at: Some(prost_types::Timestamp::default()),
-            ..v1::Node::default()
-        };
-        let (node, aspects) = match self {
-            Self::Small => (small, vec![v1::Aspect::Existence.into()]),
-            Self::Joined => (
-                v1::Node {
-                    provider_id: String::new(),
-                    labels: labels(),
-                    addresses: addresses(),
-                    taints: vec![v1::Taint { key, value, effect }],
-                    system_uuid: UID.to_owned(),
-                    ..small
-                },
-                EVERYTHING.map(Into::into).to_vec(),
-            ),
+        let aspect = |aspect: &Aspect| match aspect {
+            Aspect::Existence => v1::Aspect::Existence.into(),
+            Aspect::Power => v1::Aspect::Power.into(),
+            Aspect::Metadata => v1::Aspect::Metadata.into(),
         };
         let cluster = cluster();
         v1::GetInstancesRequest {
@@ -123,16 +83,61 @@ impl Question {
                 uid: cluster.uid,
                 name: cluster.name,
             }),
-            nodes: vec![node],
-            aspects,
+            nodes: vec![self.wire_node()],
+            aspects: self.aspects().iter().map(aspect).collect(),
             max_age: Some(prost_types::Duration::default()),
         }
+    }
+
+    fn wire_node(self) -> v1::Node {
+        let [key, value, effect] = TAINT.map(ToOwned::to_owned);
+        let named = v1::Node {
+            name: NAME.to_owned(),
+            uid: UID.to_owned(),
+            created_at: Some(prost_types::Timestamp::default()),
+            ..v1::Node::default()
+        };
+        match self {
+            Self::Small => v1::Node {
+                provider_id: PROVIDER_ID.to_owned(),
+                ..named
+            },
+            Self::Joined => v1::Node {
+                labels: labels(),
+                addresses: addresses(),
+                taints: vec![v1::Taint { key, value, effect }],
+                system_uuid: UID.to_owned(),
+                ..named
+            },
+        }
+    }
+}
+
+fn taint(taint: v1::Taint) -> Taint {
+    Taint {
+        key: taint.key,
+        value: Some(taint.value),
+        effect: taint.effect,
+        time_added: None,
+    }
+}
+
+/// One of [`addresses`].
+fn address(address: v1::Address) -> NodeAddress {
+    let kind = if address.r#type() == v1::AddressType::Hostname {
+        AddressType::Hostname
+    } else {
+        AddressType::InternalIp
+    };
+    NodeAddress {
+        kind,
+        address: address.address,
     }
 }
 
 /// The answer: one instance for each node asked about, with what is asked of it.
 pub(super) fn answer(request: v1::GetInstancesRequest) -> v1::GetInstancesResponse {
-    let is_all = request.aspects.len() == EVERYTHING.len();
+    let is_all = request.aspects().any(|aspect| aspect == v1::Aspect::Metadata);
     let answer = |node: v1::Node| {
         let name = node.name.clone();
         let found = if is_all { instance(name) } else { existing(name) };
